@@ -189,7 +189,7 @@ def _check_is_lora(name: str, contents: Contents, pairs: Sequence[Pair]) -> None
     if not is_noted and (problem := _flux_problem(keys, pairs)):
         raise _refusal(name, problem, f"Choose a LoRA for {_lora_targets()}.")
     if not pairs:
-        titles = " or ".join(family.title for family in FAMILIES.values())
+        titles = " or ".join(dict.fromkeys(family.title for family in FAMILIES.values()))
         problem = f"was made for another model: none of its {len(keys)} keys belongs to {titles}"
         raise _refusal(name, problem, f"Choose a LoRA for {_lora_targets()}.")
 
@@ -202,7 +202,7 @@ def _lora_families(pairs: Sequence[Pair]) -> list[Family]:
 
 
 def _lora_targets() -> str:
-    return " or ".join(family.layer_names.lora_models for family in FAMILIES.values())
+    return " or ".join(dict.fromkeys(family.layer_names.lora_models for family in FAMILIES.values()))
 
 
 def _flux_problem(keys: Iterable[str], pairs: Sequence[Pair]) -> str:

@@ -14,11 +14,11 @@ from torch import Tensor
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.pictures import pictures_of
-from diffusers_helper.conditions.timeline import cuts_of, drafts_of, steps_of
+from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.packing import Mode, plan_sections, with_closing_section
+from diffusers_helper.families.packing import plan_sections, with_closing_section
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.framepack.joining import FrameBlender
 from diffusers_helper.framepack.work import TextCondition, mix_prompts
@@ -65,30 +65,6 @@ def test_a_prompt_with_times_makes_the_latents_of_a_branch(
     plain, _ = make(before, models, tmp_path / "plain")
     assert torch.equal(found.latents, expected.latents)
     assert not torch.equal(found.latents, plain.latents)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "settings", "expected", "steps_back"),
-    [
-        # Sections in the order of making; each with the places that are drafted for it
-        ("a", {}, [(), (), (), ()], [3, 2, 1, 0]),
-        ("a [2.4s: b]", {}, [(1,), (1,), (), ()], [1, 0, 1, 0]),
-        ("a [1.2s: b] [3.6s: c]", {}, [(0, 2), (0,), (0,), ()], [0, 1, 0, 0]),
-        ("a [1.2s: b] [3.6s: c]", {"pictures": "1.2s: x.png"}, [(2,), (), (), ()], [0, 1, 0, 0]),
-        ("a [1.2s: b]", {"loop": "on"}, [(0,), (0,), (0,), (), ()], [2, 1, 0, 0, 0]),
-        ("a [1.2s: b]", {"prompt_blend": 1}, [(), (), (), ()], [3, 2, 1, 0]),
-        ("a [1.2s: b]", {"mode": "forward"}, [(), (), (), ()], [0, 0, 0, 0]),
-        ("a [1.2s: seed 5]", {}, [(), (), (), ()], [3, 2, 1, 0]),
-    ],
-)
-def test_what_comes_before_a_cut_is_drafted_in_inverted_order(
-    prompt: str, settings: dict[str, Any], expected: list[tuple[int, ...]], steps_back: list[int]
-) -> None:
-    request = tiny_request(Path("a"), prompt=prompt, **{"seconds": 4.8, **settings})
-    numbers = range(1, len(expected) + 1)
-    assert [drafts_of(number, request, FRAMEPACK) for number in numbers] == expected
-    plan = Lineage().sections(request, FRAMEPACK, cuts_of(request, FRAMEPACK))
-    assert [section.padding for section in plan] == steps_back
 
 
 @pytest.mark.slow
@@ -180,27 +156,6 @@ def test_the_end_picture_has_its_place_in_the_first_section_alone() -> None:
         assert [part.unique().tolist() for part in (second.history_1x, second.history_2x)] == [[3], [3]]
         assert second.history_4x[0, 0, :, 0, 0].tolist() == [3.0] * 6 + [0.0] * 10
         assert history.latents.unique().tolist() == [3.0]
-
-
-@pytest.mark.parametrize(
-    ("mode", "seconds", "strength", "shares"),
-    [
-        ("inverted", 1.0, 1.0, [1 / 2]),
-        ("inverted", 4.8, 1.0, [7 / 8, 5 / 8, 3 / 8, 1 / 8]),
-        ("forward", 4.8, 0.5, [1 / 16, 3 / 16, 5 / 16, 7 / 16]),
-        ("forward", 1.0, 0.0, [0.0]),
-    ],
-)
-def test_the_share_of_the_end_picture_grows_towards_the_end(
-    mode: Mode, seconds: float, strength: float, shares: list[float]
-) -> None:
-    request = tiny_request(Path("a"), end_image="b", end_strength=strength, mode=mode, seconds=seconds)
-    for number, share in enumerate(shares, 1):
-        found = pictures_of(number, request, FRAMEPACK)
-        assert found == (("image", 1 - share), ("end_image", share))
-        constant = replace(request, vision_change="constant")
-        assert pictures_of(number, constant, FRAMEPACK)[1] == ("end_image", strength / 2)
-    assert pictures_of(1, replace(request, end_image=""), FRAMEPACK) == (("image", 1.0),)
 
 
 def test_sections_of_a_branch_keep_the_share_that_they_were_made_with() -> None:

@@ -104,15 +104,6 @@ def test_another_family_makes_its_video_in_the_same_loop(model: Path, tmp_path: 
     assert resumed.video.read_bytes() == straight.video.read_bytes()
 
 
-def test_sections_add_as_many_frames_as_their_family_says() -> None:
-    for family in FAMILIES.values():
-        short, long = (family.plan(seconds, "forward") for seconds in (4, 40))
-        added = long.total_frames - short.total_frames
-        assert added == short.section_frames * (len(long) - len(short)), family.name
-        seconds = {"framepack": 1.2, "helios": 1.375, "wan": 5.0, "wan-a14b": 5.0}[family.name]
-        assert short.section_seconds == pytest.approx(seconds)
-
-
 @pytest.mark.parametrize(
     ("name", "rooms"),
     [
@@ -153,26 +144,3 @@ def test_a_family_that_is_not_known_is_refused(model: Path) -> None:
 def test_the_plan_of_a_model_that_is_gone_is_that_of_framepack(tmp_path: Path) -> None:
     request = tiny_request(tmp_path / "scene.png", model=str(tmp_path / "gone"), seconds=3.6)
     assert plan_of(request) == FRAMEPACK.plan(3.6, request.mode)
-
-
-@pytest.mark.parametrize(
-    ("model", "video", "expected"),
-    [
-        ("helios-base", {"height": 384, "width": 640}, ""),
-        ("helios-base", {"height": 640, "width": 384}, "upright"),
-        ("helios-distilled", {"height": 704, "width": 1280}, "larger"),
-        ("wan-5b-fast", {"has_picture": True}, "pictures were not tried"),
-        ("wan-5b", {"has_picture": True}, ""),
-        ("wan-5b", {"sections": 2}, "only the end of"),
-        ("wan-5b-fast", {}, ""),
-        ("framepack-i2v", {"has_picture": True, "sections": 9}, ""),
-    ],
-)
-def test_a_family_says_what_a_user_should_know_before_the_start(
-    model: str, video: dict[str, int], expected: str
-) -> None:
-    info = find_model(model)
-    facts = {"height": 480, "width": 832, "has_picture": False, "sections": 1, "times": info.times, **video}
-    remark = info.family.remark(**facts)
-    assert expected in remark
-    assert bool(remark) == bool(expected)

@@ -13,7 +13,6 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
@@ -25,24 +24,6 @@ from tests.support.making import Frames, make, seconds_for
 def from_words(models: Models, mode: Mode, sections: int, **settings: object) -> GenerationRequest:
     given = {"prompt": "a red ball", "steps": 2, "seed": 7, "model": str(models.info.folder), **settings}
     return GenerationRequest.from_dict({"mode": mode, "seconds": seconds_for(sections), **given})
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_without_a_picture_its_latent_is_missing_where_the_video_begins(mode: Mode) -> None:
-    for count in (1, 2, 5):
-        request = GenerationRequest(prompt="a", mode=mode, seconds=seconds_for(count))
-        plan, usual = FRAMEPACK.sections(request), FRAMEPACK.plan(request.seconds, mode)
-        assert len(plan) == len(usual) == count
-        assert plan.total_frames == usual.total_frames - 4 == 36 * count - 3
-        assert [one.final_frames + one.pending_frames for one in plan] == [one.decoded_frames for one in plan]
-        assert sum(one.final_frames for one in plan) == plan.total_frames
-        assert [one.decode_latents for one in plan] == [9, *[18] * (count - 1)]
-        begins = [-9 * k for k in range(1, count + 1)] if mode == "inverted" else [
-            9 * max(0, k - 1) for k in range(count)
-        ]  # fmt: skip
-        assert [one.decode_start for one in plan] == begins
-        assert [one.indices for one in plan] == [one.indices for one in usual]
-        assert [one.has_start for one in plan] == [one.has_start for one in usual]
 
 
 def test_forward_sections_see_the_first_latent_in_place_of_the_noise() -> None:
@@ -104,14 +85,3 @@ def test_the_vision_encoder_sees_a_black_picture(models: Models, tmp_path: Path)
     )
     assert torch.equal(words["vision"], picture["vision"])
     assert not torch.equal(words["start"], picture["start"])
-
-
-def test_the_settings_say_the_shape_of_a_video_from_words() -> None:
-    info = find_model("framepack-i2v")
-    shapes = {
-        shape: info.shape_of(GenerationRequest(prompt="a", shape=shape), None)
-        for shape in ("1:1", "16:9", "9:16")
-    }
-    assert shapes == {"1:1": (640, 608), "16:9": (480, 832), "9:16": (832, 480)}
-    with_picture = GenerationRequest(prompt="a", image="a.png", shape="16:9")
-    assert info.shape_of(with_picture, (300, 200)) == (768, 512)

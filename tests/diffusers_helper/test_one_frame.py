@@ -9,32 +9,15 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.errors import InputError
-from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.helios import HELIOS
-from diffusers_helper.families.packing import FrameIndices, plan_one_frame
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.work import FramePackCondition
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
 from tests.support.clips import read
 from tests.support.making import make, tiny_request, write_scene
-
-
-def test_the_one_latent_frame_stands_at_its_time_and_the_history_after_it() -> None:
-    (section,) = plan_one_frame(9)
-    assert section.indices == FrameIndices(
-        start=(0,), noisy=(9,), history_1x=(10,), history_2x=(11, 12), history_4x=tuple(range(13, 29))
-    )
-    assert (section.decode_latents, section.decoded_frames, section.final_frames) == (1, 1, 1)
-    request = GenerationRequest(image="a.png", one_frame=3, seconds=20)
-    plan = FRAMEPACK.sections(request)
-    assert plan == plan_one_frame(3)
-    assert (plan.latent_window_size, plan.total_frames, request.seconds) == (1, 1, 1.0)
 
 
 def test_pictures_at_times_are_controls_at_their_places(
@@ -93,19 +76,3 @@ def test_the_picture_depends_on_its_time_and_its_words_and_its_recipe_makes_it_a
     assert (tmp_path / "again/first.png").read_bytes() == (tmp_path / "job/first.png").read_bytes()
     kept = read_tensors(tmp_path / "job/sections/0001.safetensors")[0]["latents"]
     assert torch.equal(kept, made.latents)
-
-
-@pytest.mark.parametrize(
-    "others",
-    [{"mode": "forward"}, {"loop": "on"}, {"end_image": "b.png"},
-     {"video": "a.mp4"}, {"image": ""}],
-)  # fmt: skip
-def test_what_has_no_meaning_for_one_picture_is_refused(others: dict[str, str]) -> None:
-    with pytest.raises(InputError, match="one_frame is 9; expected 0"):
-        GenerationRequest.from_dict({"image": "a.png", "prompt": "a", "one_frame": 9, **others})
-
-
-def test_helios_makes_no_single_picture() -> None:
-    info = replace(find_model("demo"), name="helios", family=HELIOS, modes=("inverted",))
-    with pytest.raises(InputError, match="one_frame is given; expected none for model helios"):
-        info.check(GenerationRequest(image="a.png", one_frame=9))

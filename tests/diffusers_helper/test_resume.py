@@ -131,21 +131,6 @@ def test_a_file_that_cannot_be_read_now_is_not_taken_for_damaged(
 
 
 @ONE_ORDER
-def test_any_section_can_be_made_again_alone(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    sections = tmp_path / "first" / "sections"
-    sections.mkdir(parents=True)
-    kept = whole.video.parent / "sections"
-    for name in ("0001.safetensors", "0003.safetensors"):  # The third comes after a gap and is not reused.
-        (sections / name).write_bytes((kept / name).read_bytes())
-    make(order, models, tmp_path / "again", resume_from=tmp_path / "first")
-    for name in ("0002.safetensors", "0003.safetensors"):
-        again = load_file(tmp_path / "again" / "sections" / name)["latents"]
-        assert torch.equal(again, load_file(kept / name)["latents"])
-
-
-@ONE_ORDER
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -185,18 +170,10 @@ def test_weights_that_have_changed_are_noticed(
         make(order, load_tiny(copy), tmp_path / "job", resume_from=whole.video.parent)
 
 
-def _cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-5])
-
-
 def _flip(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-5] ^= 1
     file.write_bytes(data)
-
-
-def _empty(file: Path) -> None:
-    file.write_bytes(b"")
 
 
 @ONE_ORDER
@@ -233,19 +210,3 @@ def test_checkpoints_of_version_0_1_are_taken_over(
     result, events = make(order, models, tmp_path / "new", resume_from=tmp_path / "old")
     assert not any(line.startswith("sample") for line in outline(events))
     assert result.video.read_bytes() == whole.video.read_bytes()
-
-
-@ONE_ORDER
-def test_damaged_encodings_are_made_again(
-    order: GenerationRequest, whole: Result, models: Models, broken: Path
-) -> None:
-    for name in ("encodings.safetensors", "sections/0003.safetensors"):
-        _flip(broken / name)
-    result, events = make(order, models, broken, resume_from=broken)
-    lines = outline(events)
-    assert {"text", "vae_encode", "vision", "sample 3"} <= set(lines)
-    assert "sample 2" not in lines
-    assert torch.equal(result.latents, whole.latents)
-    encodings = [load_file(f / "encodings.safetensors") for f in (broken, whole.video.parent)]
-    assert encodings[0].keys() == encodings[1].keys() == {"states_0", "pooled_0", "start", "vision"}
-    assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])

@@ -1,4 +1,4 @@
-"""Tests of pictures at times of a video: their text, what each section sees of them, and their bytes."""
+"""Tests of pictures at times of a video: their paths and their bytes."""
 
 import shutil
 from dataclasses import replace
@@ -9,61 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.conditions.pictures import pictures_of, start_picture_of
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.packing import MODES, Mode, paddings, plan_sections, split_at
+from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.picture_names import with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import GenerationRequest
-from diffusers_helper.setting import text_of
-from diffusers_helper.timed_pictures import TimedPicture, timed_pictures_of
 from tests.support.making import make, seconds_for, tiny_request, write_scene
-
-
-def test_each_line_is_a_time_and_a_file() -> None:
-    text = " 4.8s : b c.png\n\n2.4 s@0.25: a:1s.png\n"
-    assert timed_pictures_of(text) == (TimedPicture(2.4, "a:1s.png", 0.25), TimedPicture(4.8, "b c.png"))
-    assert text_of(timed_pictures_of(text)) == "2.4s@0.25: a:1s.png\n4.8s: b c.png"
-    for wrong in ("a.png", "2.4: a.png", "2.4s@2: a.png", "-1s: a.png"):
-        with pytest.raises(InputError, match="pictures has the line"):
-            GenerationRequest(image="a.png", pictures=wrong)
-    with pytest.raises(InputError, match="names 17 pictures; expected at most 16"):
-        GenerationRequest(image="a.png", pictures="\n".join(f"{n}s: a.png" for n in range(17)))
-
-
-def test_times_are_moved_to_where_sections_meet() -> None:
-    times = (0.0, 0.7, 1.2, 1.9, 2.4, 100.0)
-    assert [TimedPicture(time, "a").section_index(1.2) for time in times] == [1, 1, 1, 2, 2, 83]
-
-
-def test_each_run_has_the_distances_of_a_video_of_its_own() -> None:
-    plan = split_at(plan_sections(seconds_for(8)), [3, 3, 99])
-    assert [section.padding for section in plan] == [*paddings(5), *paddings(3)]
-    assert plan[4].indices == plan_sections(1.0)[0].indices  # it begins with the picture
-    assert replace(plan, sections=()) == replace(plan_sections(seconds_for(8)), sections=())
-    forward = plan_sections(seconds_for(8), mode="forward")
-    assert split_at(forward, [3]) is forward
-
-
-def test_each_section_sees_the_picture_before_it_and_states_between_two() -> None:
-    request = GenerationRequest(
-        image="a.png", pictures="2.4s: b.png\n90s: late.png", end_image="c.png", seconds=seconds_for(4)
-    )
-    places = [section.video_index for section in FRAMEPACK.sections(request)]
-    seen = [pictures_of(number, request, FRAMEPACK) for number in range(1, 5)]
-    starts = [start_picture_of(number, request, FRAMEPACK) for number in range(1, 5)]
-    assert dict(zip(places, starts, strict=True)) == {
-        0: "image", 1: "image", 2: "pictures_1", 3: "pictures_1"
-    }  # fmt: skip
-    assert dict(zip(places, seen, strict=True)) == {
-        0: (("image", 0.75), ("pictures_1", 0.25)), 1: (("image", 0.25), ("pictures_1", 0.75)),
-        2: (("pictures_1", 0.75), ("end_image", 0.25)), 3: (("pictures_1", 0.25), ("end_image", 0.75)),
-    }  # fmt: skip
-    alone = replace(request, end_image="")
-    assert pictures_of(1, alone, FRAMEPACK) == (("pictures_1", 1.0),)
 
 
 def test_pictures_get_other_paths_by_their_names() -> None:

@@ -5,7 +5,6 @@ import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import av
 import pytest
@@ -17,7 +16,7 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.models.registry import ModelInfo, find_model, plan_of
+from diffusers_helper.models.registry import ModelInfo, plan_of
 from diffusers_helper.output import checkpoints
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.output.previews import LightDecoder
@@ -191,27 +190,3 @@ def test_the_recipe_of_the_video_makes_it_again(
     settings = {**recipe.settings, "model": order.model, "image": order.image}
     again, _ = make(GenerationRequest.from_dict(settings), models, tmp_path / "again")
     assert again.video.read_bytes() == whole.video.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "sentence"),
-    [
-        ("wan-5b", {"end_image": "x.png"}, "end_image is given; expected none for model wan-5b."),
-        ("wan-5b", {"pictures": "1s: x.png"}, "pictures is given; expected none for model wan-5b."),
-        ("wan-a14b", {"image": "", "end_image": ""}, "Model wan-a14b makes videos of pictures."),
-        ("wan-5b-fast", {"steps": 3, "sampler": "euler"}, "sampler is 'euler'; expected unipc for model wan"),
-        (
-            "wan-5b-fast",
-            {"steps": 25},
-            "steps is 25; expected 3, the steps that model wan-5b-fast was made for.",
-        ),
-    ],
-)
-def test_what_a_model_cannot_do_is_refused_in_a_sentence(
-    name: str, changes: dict[str, Any], sentence: str
-) -> None:
-    request = GenerationRequest(image="a.png", prompt="a boat", mode="forward")
-    with pytest.raises(InputError) as caught:
-        find_model(name).check(replace(request, **changes))
-    assert str(caught.value).startswith(sentence)
-    find_model("wan-a14b").check(replace(request, end_image="x.png"))

@@ -8,9 +8,6 @@ import torch
 from torch import Tensor
 
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.planning.vae import VaeSettings
-from rocm_nodes.decoding import for_quantised
-from rocm_nodes.vae_nodes import ROCMOptimizedVAEDecode
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
 from tests.support.drivers import as_torchs
 from tests.support.node_runs import SHORT, noise, run
@@ -169,41 +166,6 @@ def test_a_vae_that_the_engine_cannot_drive_is_left_to_comfyuis_tiles(comfy: Com
     assert comfy.calls == ["tiles of 256, 64, 64, 12"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "share"), [("float8_e4m3fn", 0.5), ("int8", 0.25), ("float8_e5m2, int8", 0.25)]
-)
-def test_quantised_weights_get_smaller_pieces_and_no_batches(kind: str, share: float) -> None:
-    settings = for_quantised(VaeSettings(chunk=8, precision="fp16", batch=True, fallback_px=768), kind)
-    assert (settings.chunk, settings.precision, settings.batch) == (1, "auto", False)
-    assert (settings.fallback_px, settings.memory_threshold) == (512, share)
-    assert for_quantised(VaeSettings(memory_threshold=0.1), kind).memory_threshold == 0.1
-
-
-@pytest.mark.parametrize(
-    ("own", "changes", "expected", "why"),
-    [
-        ("float16", {}, "float32", "ComfyUI would take float16, which overflows in some VAEs"),
-        ("float16", {"rocm_preferred": "bf16"}, "bfloat16", "ComfyUI would take float16"),
-        ("float32", {"rocm_preferred": "bf16"}, "float32", "float32 is ComfyUI's choice"),
-        ("bfloat16", {}, "bfloat16", "bfloat16 is ComfyUI's choice"),
-        ("bfloat16", {"precision_mode": "fp32"}, "float32", ""),
-    ],
-)
-def test_on_an_amd_card_auto_is_comfyuis_choice_except_for_fp16(
-    own: str, changes: dict[str, str], expected: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rocm_nodes.vae_nodes.is_rocm", lambda: True)
-    vae = VAE(PictureVae())
-    vae.vae_dtype = getattr(torch, own)
-    vae.first_stage_model.to(vae.vae_dtype)
-    latents = noise(1, 16, 4, 4)
-    found, text = decode(vae, latents, **changes)
-    assert f"in {expected}." in text
-    assert why in text
-    if own == expected:
-        assert torch.equal(found, vae.decode(latents))
-
-
 def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> None:
     vae, latents = VAE(PictureVae()), noise(1, 16, 3, 4, 4)
     found, text = decode(vae, latents)
@@ -211,17 +173,6 @@ def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> Non
     assert found.shape == (3, 32, 32, 3)
     assert "Each of the 3 latent frames is decoded as a picture" in text
     assert "latent frames" not in decode(vae, latents[:, :, :1])[1]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [({"video_chunk_size": 0}, "video_chunk_size is 0"), ({"chunk_size": 2}, "newer rocm-ninodes")],
-)
-def test_values_of_another_nodes_inputs_are_refused_in_words(given: dict[str, Any], words: str) -> None:
-    check = ROCMOptimizedVAEDecode.VALIDATE_INPUTS
-    assert words in str(check(**given))
-    assert check(video_chunk_size=32, chunk_size="8") is True
-    assert check() is True
 
 
 def test_a_failure_of_miopen_outside_a_convolution_gets_the_guide() -> None:

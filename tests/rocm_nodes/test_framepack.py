@@ -11,24 +11,13 @@ from PIL import Image
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import SETTINGS
-from rocm_nodes import NODE_CLASS_MAPPINGS
-from rocm_nodes.framepack.node import NOT_HERE, request_of, take_pictures
+from rocm_nodes.framepack.node import take_pictures
 from tests.support.clips import scene
 from tests.support.comfy_double import Comfy, Interrupted
 from tests.support.films import write_film
 from tests.support.loras import write_lora
 from tests.support.node_runs import picture, run
 from tests.support.tiny_model import tiny_transformer
-
-
-def test_its_inputs_are_the_settings() -> None:
-    types = NODE_CLASS_MAPPINGS["ROCMFramePackVideo"].INPUT_TYPES()
-    assert list(types["required"]) == ["prompt", "model", "seconds", "seed", "steps"]
-    assert set(types["required"]) | set(types["optional"]) == {*SETTINGS} - {*NOT_HERE}
-    assert types["required"]["steps"][1]["max"] == SETTINGS["steps"].high
-    assert types["optional"]["vae_tile"][1]["default"] == "auto"
-    assert types["optional"]["sampler"][0] == ["unipc", "euler"]
 
 
 def test_a_video_is_joined_and_made_smoother(comfy: Comfy, tmp_path: Path) -> None:
@@ -95,22 +84,6 @@ def test_a_time_that_is_not_understood_is_shown_before_the_work(
         0,
     ) in shown
     assert "'[2s x]' is no time" in text
-
-
-def test_pictures_at_times_and_a_video_are_files_in_comfyuis_input_folder(
-    comfy: Comfy, tmp_path: Path
-) -> None:
-    settings = {
-        "pictures": "1.2s: b.png\n2.4s@1: c.png",
-        "video": "v.mp4",
-        "vae_tile": " ",
-        "mode": "forward",
-    }
-    request = request_of(settings, {"end_image": Image.new("RGB", (4, 4))}, tmp_path)
-    folder = comfy.root / "input"
-    assert request.pictures == f"1.2s: {folder / 'b.png'}\n2.4s@1: {folder / 'c.png'}"
-    assert (request.video, request.end_image) == (str(folder / "v.mp4"), str(tmp_path / "end_image.png"))
-    assert request.vae_tile is None
 
 
 @pytest.mark.slow

@@ -11,23 +11,10 @@ from torch import Tensor
 from benchmarks.continuing import CLIPS
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.request import SETTINGS
 from diffusers_helper.vae.engine import VaeEngine
 from rocm_nodes import NODE_CLASS_MAPPINGS
-from rocm_nodes.framepack.node import NOT_HERE
 from tests.support.comfy_double import Comfy
 from tests.support.node_runs import picture, run
-
-PARTS = [f"ROCMFramePack{part}" for part in ("Loader", "Conditions", "Sampler", "Decode")]
-
-
-def test_together_they_have_each_setting_once() -> None:
-    found: list[str] = []
-    for name in PARTS:
-        types = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
-        inputs = {one: kind for place in types.values() for one, (kind, *_) in place.items()}
-        found += [one for one in inputs if one in SETTINGS and inputs[one] != "FRAMEPACK_MODEL"]
-    assert sorted(found) == sorted({*SETTINGS} - {*NOT_HERE})
 
 
 def test_the_parts_make_the_video_of_the_one_node(

@@ -1,11 +1,13 @@
 """Tests of the samplers against a double of ComfyUI."""
 
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from syrupy.assertion import SnapshotAssertion
 from torch import Tensor
 
 from rocm_nodes import NODE_CLASS_MAPPINGS
@@ -32,45 +34,30 @@ def stock(**inputs: Any) -> Tensor:
 def test_a_sample_has_the_bits_of_the_stock_node(is_for_video: bool, comfy: Comfy) -> None:
     model = ModelPatcher()
     expected = stock(**sampler_inputs(model))
-    comfy.previews.clear()
     (found,), text = run("ROCMOptimizedKSampler", **sampler_inputs(model), optimize_for_video=is_for_video)
     assert torch.equal(found["samples"], expected)
     assert found["extra"] == 1
-    assert "3 evaluations of the model" in text
     assert comfy.texts == [("7", text.splitlines()[0])]  # shown below the node that runs
     assert model.wrappers == []  # the model itself is not changed
-    assert comfy.shown == ([(1, 3), (2, 3), (3, 3)] if is_for_video else [])
-    assert comfy.previews == ([] if is_for_video else [0, 1, 2])
 
 
-def test_the_precision_is_set_on_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = ModelPatcher(), list[torch.dtype]()
+def test_what_a_sampler_does_and_says(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    lines, seen = list[str](), list[torch.dtype]()
     monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda self, dtype: seen.append(dtype))
-    _, text = run("ROCMOptimizedKSampler", **sampler_inputs(model), precision_mode="bf16")
-    assert seen == [torch.bfloat16]
-    assert "computed in bf16 instead of float32, so the bits differ from stock" in text
-
-
-def test_the_precision_that_the_model_has_anyway_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda *_: pytest.fail("a change"))
-    for precision in ("fp32", "auto"):
-        _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher()), precision_mode=precision)
-        assert "The model computed in float32, as ComfyUI chose." in text
-
-
-def test_one_evaluation_is_not_several() -> None:
-    _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher(), steps=1))
-    assert "1 evaluation of the model" in text
-    assert "peak" not in text  # there is no GPU
-
-
-def test_a_workflow_of_the_first_version_keeps_its_previews(comfy: Comfy) -> None:
-    """Check values by their places: use_rocm_optimizations, precision_mode and memory_optimization."""
     names = list(NODE_CLASS_MAPPINGS["ROCMOptimizedKSampler"].INPUT_TYPES()["optional"])
-    values = dict(zip(names, (True, "auto", True), strict=True))
-    _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher()), **values)
-    assert comfy.previews == [0, 1, 2]
-    assert "as in a workflow of the first version" in text
+    for changes in (
+        {}, {"optimize_for_video": True}, {"steps": 1}, {"precision_mode": "bf16"},
+        {"precision_mode": "fp32"},
+        dict(zip(names, (True, "auto", True), strict=True)),  # as a workflow of the first version has them
+    ):  # fmt: skip
+        for record in (comfy.shown, comfy.previews, seen):
+            record.clear()
+        _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher(), **changes))
+        told = re.sub(r"[\d.]+(e-\d+)? s\b", "... s", text)
+        lines.append(f"{changes}: {seen} {comfy.shown} {comfy.previews} {told}")
+    assert "\n".join(lines) == snapshot
 
 
 class Noise:
@@ -110,13 +97,18 @@ def test_the_custom_sampler_is_comfyuis_own_with_a_report(
     assert model.wrappers == []
 
 
-def test_the_advanced_sampler_passes_all_its_inputs_on() -> None:
+def test_the_advanced_sampler_passes_all_its_inputs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = sampler_inputs(ModelPatcher())
     del inputs["seed"], inputs["denoise"]
-    extra = {
-        "add_noise": "disable", "noise_seed": 3, "start_at_step": 1, "end_at_step": 2,
-        "return_with_leftover_noise": "enable",
-    }  # fmt: skip
-    (found,), _ = run("ROCMOptimizedKSamplerAdvanced", **inputs, **extra)
+    extra = {"noise_seed": 3, "start_at_step": 1, "end_at_step": 2}
+    nodes, given = sys.modules["nodes"], dict[str, Any]()
+    common = nodes.common_ksampler
+    monkeypatch.setattr(nodes, "common_ksampler", lambda *a, **k: given.update(k) or common(*a, **k))
+    for is_last, (adds, keeps) in ((True, ("enable", "disable")), (False, ("disable", "enable"))):
+        choices = {"add_noise": adds, "return_with_leftover_noise": keeps}
+        (found,), _ = run("ROCMOptimizedKSamplerAdvanced", **inputs, **extra, **choices)
+        assert given == {
+            "disable_noise": not is_last, "start_step": 1, "last_step": 2, "force_full_denoise": is_last
+        }  # fmt: skip
     expected = stock(**sampler_inputs(ModelPatcher(), seed=3, disable_noise=True))
     assert torch.equal(found["samples"], expected)

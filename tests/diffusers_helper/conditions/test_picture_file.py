@@ -1,7 +1,6 @@
 """Tests that every kind of picture file becomes plain RGB or is refused with a sentence; none crashes."""
 
 import io
-import os
 import random
 import struct
 import tracemalloc
@@ -18,7 +17,6 @@ from PIL import Image, ImageCms, ImageOps
 
 from diffusers_helper.conditions.picture_file import (
     MAX_BYTES,
-    MAX_PIXELS,
     STORED_PIXELS,
     fit_picture,
     load_picture,
@@ -133,11 +131,6 @@ def png(header: bytes, rows: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
-def test_floating_point_values_are_refused() -> None:
-    values = Image.fromarray(np.linspace(0, 1, WIDTH * HEIGHT, dtype=np.float32).reshape(HEIGHT, WIDTH))
-    assert "floating-point" in refusal(encoded(values, "TIFF")).message
-
-
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
 def test_what_is_transparent_becomes_white(mode: str) -> None:
     image = Image.new(mode, (WIDTH, HEIGHT), (0, 0, 0, 0) if mode == "RGBA" else (0, 0))
@@ -209,21 +202,6 @@ def test_a_colour_profile_is_applied() -> None:
         assert_near(load_picture(content), expected, 1)
 
 
-def test_small_pictures_are_refused() -> None:
-    for size in ((16, 16), (16, 128), (128, 16)):
-        assert load_picture(encoded(Image.new("RGB", size))).size == size
-    for width, height in ((1, 1), (15, 200)):
-        message = refusal(encoded(Image.new("RGB", (width, height)))).message
-        assert f"{width}x{height} pixels; expected at least 16" in message
-
-
-@pytest.mark.parametrize("size", [(20_000, 20_000), (12_000, 8_000), (8_001, 8_000), (2**31 - 1, 2**31 - 1)])
-def test_bombs_are_refused_by_their_header(size: tuple[int, int]) -> None:
-    header = struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
-    error = refusal(png(header, b""))
-    assert f"{MAX_PIXELS // 10**6} million" in f"{error.message} {error.remedy}"
-
-
 @pytest.mark.slow
 def test_large_pictures_are_kept_smaller() -> None:
     large = Image.new("RGB", (7000, 3500), (10, 200, 30))
@@ -234,33 +212,6 @@ def test_large_pictures_are_kept_smaller() -> None:
     # At worst, PNG adds little to the pixels, so that the kept picture can be read again.
     per_pixel = len(encoded(Image.fromarray(noise), compress_level=1)) / (1000 * 1600)
     assert per_pixel * STORED_PIXELS < MAX_BYTES
-
-
-def test_what_is_no_picture_file(tmp_path: Path) -> None:
-    text = tmp_path / "text.jpg"
-    text.write_text("not a picture", encoding="utf-8")
-    assert "text.jpg is not a picture" in refusal(text).message
-    empty = tmp_path / "empty.png"
-    empty.touch()
-    assert "not a picture" in refusal(empty).message
-    assert "Is a directory" in refusal(tmp_path).message
-    assert "cannot be read" in refusal(tmp_path / "missing.png").message
-    assert "cannot be read" in refusal(Path("a" * 5000)).message
-    assert "cannot be read" in refusal(Path("a\0b")).message
-    os.mkfifo(tmp_path / "pipe")
-    assert "not a regular file" in refusal(tmp_path / "pipe").message
-
-
-def test_files_that_are_too_large_are_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "large.png"
-    with path.open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    assert "MiB" in refusal(path).message
-
-
-@pytest.mark.parametrize("kind", ["PPM", "TGA", "PCX", "ICO", "EPS", "JPEG2000"])
-def test_rare_formats_are_refused(kind: str) -> None:
-    assert "PNG, JPEG" in refusal(encoded(scene(), kind)).remedy
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF"])

@@ -4,7 +4,6 @@ import io
 import random
 import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,38 +161,6 @@ def dng(size: tuple[int, int]) -> bytes:
     tags[50706] = b"\1\4\0\0"  # the version of DNG
     tags.tagtype[50706] = 1
     return encoded(Image.new("RGB", size), "TIFF", tiffinfo=tags)
-
-
-def preview() -> bytes:
-    """Return a TIFF, which a decoder takes most raw files for."""
-    return encoded(Image.new("RGB", SIZE), "TIFF")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.DNG", lambda: dng(SIZE)),
-        ("renamed.tif", lambda: dng(SIZE)),
-        ("a.dng", lambda: b"anything"),
-        *((f"a.{ending}", preview) for ending in ("cr2", "NEF", "arw", "pef")),
-        *((f"a.{ending}", lambda: b"anything") for ending in ("CR3", "raf", "orf", "rw2")),
-    ],
-)
-def test_a_raw_file_is_refused_by_name(name: str, content: Callable[[], bytes], tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content())
-    error = refusal(tmp_path / name)
-    kind = "DNG" if name == "renamed.tif" else name.partition(".")[2].upper()
-    assert f"{name} is a camera's raw file ({kind}); expected PNG, JPEG" in error.message
-    assert error.remedy == "Export it as JPEG or PNG, and choose that file."
-
-
-def test_jpeg_xl_and_drawings_are_refused_by_name(tmp_path: Path) -> None:
-    for content in (b"\xff\x0a" + bytes(50), b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(50)):
-        assert "is a JPEG XL picture (JXL); expected PNG" in refusal(content).message
-    (tmp_path / "a.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    error = refusal(tmp_path / "a.svg")
-    assert "a.svg is a drawing (SVG); expected PNG" in error.message
-    assert "Export it" in error.remedy
 
 
 def test_a_picture_that_can_be_read_is_read_whatever_its_name(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import (
     load_named,
     picture_warning,
-    pictures_of,
     read_pictures,
     request_content,
     store_files,
@@ -24,7 +23,6 @@ from diffusers_helper.conditions.pictures import (
     write_captured,
 )
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -108,20 +106,6 @@ def test_a_picture_that_is_the_continued_video_is_its_last_frame(
     assert read_pictures(request, {"image": b"own"})["image"] == b"own"
     colours = [load_named(request, "image", str(path)).getpixel((0, 0)) for path in (film, other)]
     assert colours == [(255, 0, 0), (0, 128, 0)]
-
-
-def test_the_picture_that_a_section_sees_follows_strength_and_the_way_of_change() -> None:
-    request = GenerationRequest(image="x", end_image="y", seconds=4.8, mode="forward", end_strength=0.5)
-    shares = [pictures_of(number, request, FRAMEPACK) for number in (1, 2, 3, 4)]
-    assert [round(dict(share)["end_image"], 4) for share in shares] == [0.0625, 0.1875, 0.3125, 0.4375]
-    constant = replace(request, vision_change="constant")
-    assert {pictures_of(number, constant, FRAMEPACK) for number in (1, 2, 3, 4)} == {
-        (("image", 0.75), ("end_image", 0.25))
-    }
-    timed = replace(request, pictures="2.4s: z")
-    assert pictures_of(3, timed, FRAMEPACK) == (("pictures_1", 0.875), ("end_image", 0.125))
-    one = replace(timed, mode="inverted", one_frame=9, pictures="0s: z\n1s: u", end_image="")
-    assert pictures_of(1, one, FRAMEPACK) == (("image", 0.7), ("pictures_1", 0.15), ("pictures_2", 0.15))
 
 
 @pytest.mark.parametrize(

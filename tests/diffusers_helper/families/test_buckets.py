@@ -1,6 +1,5 @@
 """Tests of picture shapes: FramePack's table, its rule at other sizes, and the choice of the nearest."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +12,6 @@ multiples = st.sampled_from([16, 32])
 
 def test_side_640_gives_framepacks_fourteen_shapes() -> None:
     assert buckets() == buckets(640, 32) == REFERENCE_BUCKETS
-
-
-def test_side_64_in_steps_of_16() -> None:
-    shapes = buckets(64, 16)
-    assert shapes == ((48, 96), (48, 80), (48, 64), (64, 64), (64, 48), (80, 48), (96, 48))
 
 
 @given(side=sides, multiple=multiples)
@@ -36,22 +30,6 @@ def test_scaled_shapes_keep_area_aspect_and_grid(side: int, multiple: int) -> No
             )
             for reference in REFERENCE_BUCKETS
         )
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "expected"),
-    [
-        (1080, 1920, (480, 832)),
-        (1920, 1080, (832, 480)),
-        (3000, 4000, (544, 704)),
-        (1000, 1000, (640, 608)),  # FramePack resolves the tie of 608x640 and 640x608 for the later one
-        (1, 1, (640, 608)),
-        (1, 100, (416, 960)),
-        (100, 1, (960, 416)),
-    ],
-)
-def test_nearest_shape(height: int, width: int, expected: tuple[int, int]) -> None:
-    assert FRAMEPACK.nearest_bucket(height, width, 640, 32) == expected
 
 
 @given(height=st.integers(1, 20_000), width=st.integers(1, 20_000), side=sides, multiple=multiples)

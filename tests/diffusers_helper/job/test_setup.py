@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from syrupy.assertion import SnapshotAssertion
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.packing import plan_sections
@@ -22,12 +23,11 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import VaeUse, read_uses, record_use
 from diffusers_helper.request import START_PICTURE, GenerationRequest
+from tests.support.answers import text_of
 
 REQUEST = GenerationRequest(image="x", model="framepack-i2v")
 SLICED = "sliced 77"
-FUSED = "fused kernels of comfy-kitchen 0.2"
-OLDER = "fused kernels of comfy-kitchen 0.1"
-DIFFERS = "What follows may differ slightly."
+FUSED, OLDER = (f"fused kernels of comfy-kitchen 0.{version}" for version in (2, 1))
 
 
 @pytest.fixture
@@ -36,42 +36,33 @@ def folder(tmp_path: Path) -> JobFolder:
     return JobFolder(tmp_path / "job")
 
 
-@pytest.mark.parametrize(
-    ("attention", "kernels", "problem", "device", "expected", "note"),
-    [
-        (None, FUSED, "", "cuda", ("auto", "auto", None), ""),
-        (SLICED, None, "", "cpu", ("auto", "plain", ("sliced", 77)), ""),
-        (SLICED, FUSED, "", "cuda", ("auto", "fused", ("sliced", 77)), ""),
-        (SLICED, OLDER, "", "cuda", ("auto", "fused", ("sliced", 77)), f"{OLDER} and goes on with {FUSED}"),
-        (SLICED, FUSED, "lacks it", "cuda", ("auto", "plain", ("sliced", 77)), "goes on with PyTorch alone"),
-        (SLICED, "odd", "", "cuda", ("auto", "plain", ("sliced", 77)), "odd and goes on with PyTorch"),
-        ("kitchen 5", FUSED, "", "cuda", ("auto", "fused", ("kitchen", 5)), ""),
-        ("kitchen 5", None, "lacks it", "cuda", ("auto", "plain", None), "attention kitchen; here, lacks"),
-        ("kitchen 5", None, "", "cpu", ("auto", "plain", None), "attention kitchen; here, it needs a GPU"),
-        ("warp 5", None, "", "cuda", ("auto", "plain", None), ""),
-        (f"sliced {10**15}", None, "", "cuda", ("auto", "plain", None), ""),
-        (f"sliced {10**15 - 1}", None, "", "cuda", ("auto", "plain", ("sliced", 10**15 - 1)), ""),
-    ],
-)  # fmt: skip
 def test_a_job_goes_on_with_the_kernels_with_which_it_began_where_this_machine_has_them(
-    attention: str | None, kernels: str | None, problem: str, device: str, expected: tuple[Any, ...],
-    note: str, folder: JobFolder, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    for module in ("setup", "plans"):
-        monkeypatch.setattr(f"diffusers_helper.job.{module}.kitchen_problem", lambda: problem)
-    monkeypatch.setattr(setup, "kernels_version", lambda name: f"{name} kernels of comfy-kitchen 0.2")
-    for file, text in ((folder.attention, attention), (folder.kernels, kernels)):
-        if text is not None:
-            file.write_text(text)
-    models: Any = SimpleNamespace(device=torch.device(device))
-    request, stored, told = setup._begun_with(REQUEST, folder, models)
-    assert (request.attention, request.kernels, stored) == expected
-    assert note in told
-    assert told.endswith(DIFFERS) == bool(note)
-    # A person's own choice of attention goes, too, if it was made where there was a way for it.
-    own, _, _ = setup._begun_with(replace(REQUEST, attention="math"), folder, models)
-    assert own.attention == ("auto" if "; here," in note else "math")
-    assert setup._begun_with(REQUEST, None, models) == (REQUEST, None, "")
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    lines = list[str]()
+    for attention, kernels, problem, device in (
+        (None, FUSED, "", "cuda"), (SLICED, None, "", "cpu"), (SLICED, FUSED, "", "cuda"),
+        (SLICED, OLDER, "", "cuda"), (SLICED, FUSED, "lacks it", "cuda"), (SLICED, "odd", "", "cuda"),
+        ("kitchen 5", FUSED, "", "cuda"), ("kitchen 5", None, "lacks it", "cuda"),
+        ("kitchen 5", None, "", "cpu"), ("warp 5", None, "", "cuda"), (f"sliced {10**15}", None, "", "cuda"),
+        (f"sliced {10**15 - 1}", None, "", "cuda"),
+    ):  # fmt: skip
+        for module in ("setup", "plans"):
+            monkeypatch.setattr(
+                f"diffusers_helper.job.{module}.kitchen_problem", lambda problem=problem: problem
+            )
+        monkeypatch.setattr(setup, "kernels_version", lambda name: f"{name} kernels of comfy-kitchen 0.2")
+        for file, text in ((folder.attention, attention), (folder.kernels, kernels)):
+            file.unlink(missing_ok=True)
+            if text is not None:
+                file.write_text(text)
+        models: Any = SimpleNamespace(device=torch.device(device))
+        begun, stored, told = setup._begun_with(REQUEST, folder, models)
+        own, *_ = setup._begun_with(replace(REQUEST, attention="math"), folder, models)
+        facts = begun.attention, begun.kernels, stored, own.attention
+        lines.append(f"{attention}, {kernels}, {problem or 'has it'}, {device}: {text_of(facts)} {told}")
+        assert setup._begun_with(REQUEST, None, models) == (REQUEST, None, "")
+    assert "\n".join(lines) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -187,70 +178,52 @@ def test_the_end_of_a_video_that_meets_the_new_part_is_its_context(
 
 # ---- the plans ----------------------------------------------------------------------------------------
 
-FP32, FP16, BF16, FP8 = torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("name", "weights", "has_bf16", "widened", "stored", "own", "expected"),
-    [
-        ("vae", "bf16", True, None, FP16, None, FP32),
-        ("vae", "bf16", False, None, BF16, None, FP32),
-        ("vae", "bf16", True, ("vae", BF16), FP16, None, BF16),
-        ("transformer", "default", True, None, BF16, None, BF16),
-        ("transformer", "default", True, None, BF16, FP32, FP32),
-        ("transformer", "default", False, None, BF16, None, FP32),
-        ("transformer", "default", False, None, FP16, None, FP16),
-        ("transformer", "bf16", False, None, FP16, FP32, BF16),
-        ("transformer", "fp8_e4m3fn", True, None, BF16, None, BF16),
-        ("transformer", "fp8_e4m3fn", False, None, BF16, None, FP32),
-        ("transformer", "bf16", True, ("transformer", FP32), BF16, None, FP32),
-        ("transformer", "bf16", True, ("text_encoder", FP32), BF16, None, BF16),
-        ("text_encoder", "bf16", True, None, FP16, None, FP16),
-        ("text_encoder", "bf16", False, None, BF16, FP16, FP32),
-        ("text_encoder", "default", True, ("text_encoder", FP32), FP16, None, FP32),
-    ],
-)
 def test_each_network_computes_in_the_type_that_is_asked_for_or_that_the_card_can(
-    name: str, weights: str, has_bf16: bool, widened: Any, stored: torch.dtype, own: torch.dtype | None,
-    expected: torch.dtype,
-) -> None:  # fmt: skip
-    memory_plans = object.__new__(MemoryPlans)
-    memory_plans._profile = cast(
-        Any, SimpleNamespace(vae_dtype=SimpleNamespace(value="fp32"), has_bf16=has_bf16)
-    )
-    memory_plans.request = replace(REQUEST, weight_dtype=weights)
-    memory_plans.models = cast(
-        Any, SimpleNamespace(compute_dtype=lambda name: own, stored_dtype=lambda name: stored)
-    )
-    memory_plans.widened = widened
-    assert memory_plans.dtype_of(name) == expected
+    snapshot: SnapshotAssertion,
+) -> None:
+    memory_plans, lines = object.__new__(MemoryPlans), list[str]()
+    for name, weights, has_bf16, widened, stored, own in (
+        ("vae", "bf16", True, None, FP16, None), ("vae", "bf16", False, None, BF16, None),
+        ("vae", "bf16", True, ("vae", BF16), FP16, None), ("transformer", "default", True, None, BF16, None),
+        ("transformer", "default", True, None, BF16, FP32),
+        ("transformer", "default", False, None, BF16, None),
+        ("transformer", "default", False, None, FP16, None), ("transformer", "bf16", False, None, FP16, FP32),
+        ("transformer", "fp8_e4m3fn", True, None, BF16, None),
+        ("transformer", "fp8_e4m3fn", False, None, BF16, None),
+        ("transformer", "bf16", True, ("transformer", FP32), BF16, None),
+        ("transformer", "bf16", True, ("text_encoder", FP32), BF16, None),
+        ("text_encoder", "bf16", True, None, FP16, None), ("text_encoder", "bf16", False, None, BF16, FP16),
+        ("text_encoder", "default", True, ("text_encoder", FP32), FP16, None),
+    ):  # fmt: skip
+        profile = SimpleNamespace(vae_dtype=SimpleNamespace(value="fp32"), has_bf16=has_bf16)
+        models = SimpleNamespace(compute_dtype=lambda _, own=own: own, stored_dtype=lambda _, one=stored: one)
+        memory_plans._profile, memory_plans.models = cast(Any, profile), cast(Any, models)
+        memory_plans.request, memory_plans.widened = replace(REQUEST, weight_dtype=weights), widened
+        case = f"{name} {weights}{' with bf16' * has_bf16} widened {widened} of {stored} or {own}"
+        lines.append(f"{case}: {memory_plans.dtype_of(name)}".replace("torch.", ""))
+    assert "\n".join(lines) == snapshot
 
 
-@pytest.mark.parametrize(
-    ("has_gpu", "hip", "detected", "integrated", "expected"),
-    [
-        (False, None, 0, False, Machine("cpu", "", "CPU", 64)),
-        (True, None, 0, False, Machine("cuda", "", "Card", 16)),
-        (True, "7.2", 0, False, Machine("rocm", "gfx1100", "Card", 16)),
-        (True, "7.2", 90, True, Machine("rocm", "gfx1100", "Card", 90, True)),
-        (True, "7.2", 8, True, Machine("rocm", "gfx1100", "Card", 16, True)),
-        (True, "7.2", 90, False, Machine("rocm", "gfx1100", "Card", 16)),
-    ],
-)
 def test_a_machine_is_what_torch_and_the_system_say_of_its_card(
-    has_gpu: bool, hip: str | None, detected: int, integrated: bool, expected: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    properties = SimpleNamespace(name="Card", gcnArchName="gfx1100:sramecc+", is_integrated=integrated)
+    monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    properties, lines = SimpleNamespace(name="Card", gcnArchName="gfx1100:sramecc+"), list[str]()
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1100"])
-    monkeypatch.setattr(torch.version, "hip", hip)
-    monkeypatch.setattr(plans, "detect", lambda environ: Machine("rocm", "gfx1100", "x", detected))
     monkeypatch.setattr(plans, "host_memory", lambda: SimpleNamespace(total=64))
-    device: Any = SimpleNamespace(has_gpu=has_gpu, torch_device=torch.device("cpu"), total_bytes=16)
-    assert plans.machine_of(device, {}) == expected
-    if hip:
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1030"])
-        with pytest.raises(LongtakeError) as caught:
-            plans.machine_of(device, {})
-        assert caught.value.code == "installation"
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1100"])
+    for has_gpu, hip, detected, properties.is_integrated in (
+        (False, None, 0, False), (True, None, 0, False), (True, "7.2", 0, False), (True, "7.2", 90, True),
+        (True, "7.2", 8, True), (True, "7.2", 90, False),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.version, "hip", hip)
+        found = Machine("rocm", "gfx1100", "x", detected)
+        monkeypatch.setattr(plans, "detect", lambda environ, found=found: found)
+        device: Any = SimpleNamespace(has_gpu=has_gpu, torch_device=torch.device("cpu"), total_bytes=16)
+        lines.append(repr(plans.machine_of(device, {})))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1030"])
+    with pytest.raises(LongtakeError) as caught:
+        plans.machine_of(device, {})
+    assert "\n".join([*lines, f"{caught.value.code}: {caught.value}"]) == snapshot

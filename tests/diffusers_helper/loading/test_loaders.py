@@ -4,11 +4,14 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from syrupy.assertion import SnapshotAssertion
 from tokenizers import Tokenizer
 
 from diffusers_helper.cancel import CancelToken
@@ -24,8 +27,10 @@ from diffusers_helper.models.sizes import type_on_cpu
 from diffusers_helper.pipeline import generate
 from diffusers_helper.weights.reading import is_complete
 from diffusers_helper.weights.safetensors_file import make_header
+from tests.support.answers import without
 from tests.support.making import load_tiny, make, tiny_request, write_scene
 from tests.support.published import part_folder, write_published
+from tests.support.tiny_model import tiny_transformer
 from tests.support.weights import POINTER
 
 MODEL = "framepack-f1"
@@ -137,20 +142,22 @@ def test_a_prompt_is_measured_by_the_downloaded_tokenizer(cache: Path, tmp_path:
     check_prompt(long, find_model(MODEL))
 
 
-@pytest.mark.parametrize("part", COMPONENTS)
-def test_a_part_that_is_not_there_is_named_and_never_downloaded(part: str, cache: Path) -> None:
-    shutil.rmtree(part_folder(cache, find_model(MODEL), part))
-    error = reason()
-    assert "is not completely on this machine" in error.message
-    assert "models get" in error.remedy
-
-
-def test_a_download_that_was_broken_off_is_not_taken_for_whole(cache: Path) -> None:
-    folder = part_folder(cache, find_model(MODEL), "transformer")
-    assert is_complete(folder)
-    sorted(folder.glob("*.safetensors"))[0].unlink()
-    assert not is_complete(folder)
-    assert "is not completely on this machine" in reason().message
+def test_a_download_that_is_not_whole_is_told_and_never_completed(cache: Path) -> None:
+    for part in reversed(COMPONENTS):
+        folder = part_folder(cache, find_model(MODEL), part)
+        if part == "transformer":
+            assert is_complete(folder)
+            sorted(folder.glob("*.safetensors"))[0].unlink()
+            assert not is_complete(folder)
+        else:
+            shutil.move(folder, cache.parent / part)
+        error = reason()
+        source = find_model(MODEL).components[part]
+        assert error.message.startswith(source.location)
+        assert "is not completely on this machine" in error.message
+        assert "models get" in error.remedy
+        if part != "transformer":
+            shutil.move(cache.parent / part, folder)
 
 
 def edit(file: Path, **changes: object) -> None:
@@ -165,68 +172,38 @@ def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("transformer/config.json", "config.json"),
-        ("vae/diffusion_pytorch_model.safetensors", "vae contains no weights"),
-        ("text_encoder/model.safetensors", "text_encoder contains no weights"),
-        ("tokenizer_2/tokenizer.json", "tokenizer_2"),
-        ("feature_extractor/preprocessor_config.json", "feature_extractor"),
-    ],
-)
-def test_missing_files(file: str, expected: str, folder: Path) -> None:
-    (folder / file).unlink()
-    error = reason(str(folder))
-    assert expected in error.message
-    assert file.split("/")[0] in error.message
+def test_folders_that_cannot_be_loaded(folder: Path, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    lines, kept = list[str](), tmp_path / "kept"
+    shutil.copytree(folder, kept)
 
+    def refused(change: Callable[[Path], object], file: str) -> None:
+        change(folder / file)
+        lines.append(f"{file}: {without(reason(str(folder)).message, model=folder)}")
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
 
-def test_damaged_files(folder: Path) -> None:
-    weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
-    whole = weights.read_bytes()
-    for content, reported in (
-        (whole[: len(whole) // 2], f"is incomplete: it has {len(whole) // 2} bytes of {len(whole)}"),
-        (POINTER.encode(), "is a Git LFS pointer"),
-    ):
-        weights.write_bytes(content)
-        message = reason(str(folder)).message
-        assert message.startswith("vae of model")
-        assert f"({weights.name} {reported}" in message
-    weights.write_bytes(whole)
-    (folder / "transformer" / "config.json").write_text("{", encoding="utf-8")
-    assert "transformer of model" in reason(str(folder)).message
-
-
-def test_configs_that_are_wrong(folder: Path) -> None:
-    config = folder / "transformer" / "config.json"
-    edit(config, _class_name="HunyuanVideoTransformer3DModel")
-    assert "HunyuanVideoTransformer3DModel" in reason(str(folder)).message
-    edit(config, _class_name="HunyuanVideoTransformer3DModelPacked")  # the class of FramePack's authors
+    weights, config = "vae/diffusion_pytorch_model.safetensors", "transformer/config.json"
+    for file in (
+        config, weights, "text_encoder/model.safetensors", "tokenizer_2/tokenizer.json",
+        "feature_extractor/preprocessor_config.json",
+    ):  # fmt: skip
+        refused(Path.unlink, file)
+    whole = (folder / weights).read_bytes()
+    for content in (whole[: len(whole) // 2], POINTER.encode()):
+        refused(lambda file, content=content: file.write_bytes(content), weights)
+    refused(lambda file: file.write_text("{", encoding="utf-8"), config)
+    refused(partial(edit, _class_name="HunyuanVideoTransformer3DModel"), config)
+    own = "HunyuanVideoFramepackTransformer3DModel"
+    refused(partial(edit, _class_name=own, num_single_layers=2), config)
+    refused(partial(edit, num_hidden_layers=4), "text_encoder/config.json")
+    wide: Any = tiny_transformer()
+    wide = wide.from_config({**wide.config, "text_embed_dim": 24})
+    refused(wide.save_pretrained, "transformer")
+    pickled = load_file(folder / "text_encoder/model.safetensors")
+    torch.save(pickled, folder / "text_encoder/pytorch_model.bin")
+    refused(Path.unlink, "text_encoder/model.safetensors")
+    edit(folder / config, _class_name="HunyuanVideoTransformer3DModelPacked")  # of FramePack's authors
     assert load_models(find_model(str(folder), allow_folder=True), device="cpu").component("transformer")
-    edit(config, _class_name="HunyuanVideoFramepackTransformer3DModel", num_single_layers=2)
-    assert "tensors, such as single_transformer_blocks.1." in reason(str(folder)).message
-    edit(config, num_single_layers=1)
-    edit(folder / "text_encoder" / "config.json", num_hidden_layers=4)
-    assert "tensors, such as layers.3." in reason(str(folder)).message
-
-
-def test_parts_that_do_not_fit_together(folder: Path, tmp_path: Path) -> None:
-    from tests.support.tiny_model import tiny_transformer
-
-    shutil.rmtree(folder / "transformer")
-    wide = tiny_transformer().__class__.from_config(dict(tiny_transformer().config) | {"text_embed_dim": 24})
-    wide.save_pretrained(folder / "transformer")
-    message = reason(str(folder)).message
-    assert "text_encoder gives 16 values per token" in message
-    assert "expected 24" in message
-
-
-def test_only_safetensors_are_read(folder: Path) -> None:
-    weights = folder / "text_encoder" / "model.safetensors"
-    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
-    weights.unlink()
-    assert "no safetensors" in reason(str(folder)).message
+    assert "\n".join(lines) == snapshot
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])

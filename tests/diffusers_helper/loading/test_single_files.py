@@ -10,7 +10,6 @@ import torch
 from gguf import GGMLQuantizationType
 from torch import Tensor
 
-from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished
 from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.casting import RestoringCasting
@@ -18,7 +17,6 @@ from diffusers_helper.loading.keys import library_names
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine import sysfs
-from diffusers_helper.models.registry import built_in_names, model_names
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.pipeline import Result
 from diffusers_helper.weights.recognition import is_precise
@@ -181,16 +179,6 @@ def test_pickles_of_weights_alone_are_mapped(
     content = {"state_dict": weights, "global_step": 7} if wrapped else weights
     torch.save(content, tmp_path / "model.ckpt")
     assert equal(add(transformer=tmp_path / "model.ckpt").component("transformer"), weights)
-
-
-def test_pickles_that_cannot_be_mapped_are_refused(weights: Weights, add: Add, tmp_path: Path) -> None:
-    torch.save(weights, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    with pytest.raises(InputError, match=r"old\.pt is in the format of torch before version 1\.6"):
-        add(transformer=tmp_path / "old.pt")
-    torch.save({**weights, "path": Path("code")}, tmp_path / "code.pt")
-    with pytest.raises(InputError, match=r"code\.pt contains more than weights"):
-        add(transformer=tmp_path / "code.pt")
-    assert model_names() == built_in_names()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Tests of the console lines of the memory document, word for word, on the accounting device."""
+"""Tests of the console lines of the memory document, on a device with given figures."""
 
 import logging
 import subprocess
@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from syrupy.assertion import SnapshotAssertion
 
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.status import (
@@ -20,80 +21,53 @@ GB = 1024**3
 LOGGER = "diffusers_helper.memory.status"
 
 
-class Filled(Device):
-    """A device that reports what a test wants."""
+class Card(Device):
+    """A card that reports what a test wants: bytes that are allocated, reserved and free."""
 
-    def __init__(self, allocated_gb: float, reserved_gb: float, free_gb: float) -> None:
+    has_gpu = True
+    allocated_bytes, reserved_bytes, free_bytes = (
+        lambda self, place=place: self.figures[place] for place in range(3)
+    )
+
+    def __init__(self, *figures_gb: float, cap_gb: float | None = None) -> None:
         super().__init__()
-        self.figures = [int(figure * GB) for figure in (allocated_gb, reserved_gb, free_gb)]
+        self.figures = [int(figure * GB) for figure in figures_gb]
+        self.cap_bytes = None if cap_gb is None else int(cap_gb * GB)
         self.cleared = 0
-
-    def allocated_bytes(self) -> int:
-        return self.figures[0]
-
-    def reserved_bytes(self) -> int:
-        return self.figures[1]
-
-    def free_bytes(self) -> int:
-        return self.figures[2]
 
     def empty_cache(self) -> None:
         self.cleared += 1
 
 
-@pytest.fixture
-def device() -> Filled:
-    return Filled(18.5, 19.2, 2.34)
-
-
-@pytest.mark.parametrize(
-    ("place", "cap_gb", "limit"),
-    [("[Before Transformer Load] ", None, "92.5% of 20"), ("", 37, "50.0% of 37")],
-)
-def test_the_status_line_is_the_documents_with_the_cap_in_force(
-    place: str, cap_gb: int | None, limit: str, device: Filled, caplog: pytest.LogCaptureFixture
+def test_what_is_said_of_a_cards_memory(
+    caplog: pytest.LogCaptureFixture, snapshot: SnapshotAssertion
 ) -> None:
-    device.cap_bytes = cap_gb and cap_gb * GB
-    with caplog.at_level(logging.INFO, LOGGER):
-        log_memory_status(device, prefix=place)
-    line = f"{place}Free: 2.34 GB | Allocated: 18.5 GB ({limit}GB limit) | Reserved: 19.2 GB"
-    assert caplog.messages == [line]
-
-
-def test_near_the_limit_the_cache_is_cleared_and_said_so(
-    device: Filled, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert clear_cache_near_limit(device, "HunyuanVideoTransformer3DModelPacked")
-    assert device.cleared == 1
-    assert caplog.messages == [
-        "[VRAM Limit] Warning: Current allocation 18.50 GB near limit 20.00 GB",
-        "[VRAM Limit] Forcing cache clear before loading HunyuanVideoTransformer3DModelPacked",
-    ]
-
-
-@pytest.mark.parametrize(("allocated_gb", "is_within"), [(0, True), (17.99, True), (18, False), (25, False)])
-def test_the_threshold_is_nine_tenths_of_the_limit(
-    allocated_gb: float, is_within: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    device = Filled(allocated_gb, allocated_gb, 1)
-    assert check_vram_limit(device) is is_within
-    assert bool(caplog.messages) is not is_within
-    assert clear_cache_near_limit(device, "X") is not is_within
-    assert device.cleared == (0 if is_within else 1)
-    assert check_vram_limit(device, limit_gb=100)
+    caplog.set_level(logging.INFO, LOGGER)
+    for allocated, cap_gb in ((18.5, None), (18.5, 37), (0, None), (17.99, None), (18, None), (25, 0)):
+        card = Card(allocated, 19.2, 2.34, cap_gb=cap_gb)
+        log_memory_status(card, prefix="[Before Transformer Load] ")
+        is_near = clear_cache_near_limit(card, "HunyuanVideoTransformer3DModelPacked")
+        assert (card.cleared, check_vram_limit(card, limit_gb=100)) == (int(is_near), True)
+    told = list(caplog.messages)
+    for free_gb, cap_gb, need_gb in (
+        (3.9, 19, 2), (4, 19, 2), (5, 19, 5.5), (6, 19, 5.5), (2, 5, 1), (2.5, 5, 1)
+    ):  # fmt: skip
+        told.append(low_memory_warning(Card(0, 0, free_gb, cap_gb=cap_gb), int(need_gb * GB)))
+    assert not low_memory_warning(Device(), 10 * GB)  # an account sees what there is
+    assert "\n".join(told) == snapshot
 
 
 def test_live_tensors_are_what_is_allocated(caplog: pytest.LogCaptureFixture) -> None:
     device = Device()
     device.limit(GB // 4)
-    assert get_cuda_allocated_memory_gb(device) == 0
     with device:
         held = torch.zeros(GB // 8, dtype=torch.uint8)
     assert get_cuda_allocated_memory_gb(device) == 0.125
     with caplog.at_level(logging.INFO, LOGGER):
-        log_memory_status(device, prefix="[Here] ")
-    line = "[Here] Free: 0.12 GB | Allocated: 0.12 GB (50.0% of 0.25GB limit) | Reserved: 0.12 GB"
-    assert caplog.messages == [line]
+        log_memory_status(device)
+    assert caplog.messages == [
+        "Free: 0.12 GB | Allocated: 0.12 GB (50.0% of 0.25GB limit) | Reserved: 0.12 GB"
+    ]
     del held
 
 
@@ -127,28 +101,3 @@ def test_a_script_without_a_log_sees_the_lines_on_its_console() -> None:
     assert limit == "[VRAM Limit] Warning: Current allocation 0.00 GB near limit 0.00 GB"
     assert logged == f"WARNING:{LOGGER}:{limit}"
     assert done.stdout == ""
-
-
-class Card(Filled):
-    has_gpu = True
-
-
-@pytest.mark.parametrize(
-    ("free_gb", "cap_gb", "need_gb", "least"),
-    [
-        (3.9, 19, 2, "4 GB"), (4, 19, 2, None), (5, 19, 5.5, "5.5 GB"), (6, 19, 5.5, None),
-        (2, 5, 1, "2.5 GB"), (2.5, 5, 1, None),
-    ],
-)  # fmt: skip
-def test_before_the_vae_four_gb_are_asked_for_or_what_the_plan_needs(
-    free_gb: float, cap_gb: float, need_gb: float, least: str | None
-) -> None:
-    device = Card(0, 0, free_gb)
-    device.cap_bytes = int(cap_gb * GB)
-    reported = low_memory_warning(device, int(need_gb * GB))
-    assert bool(reported) == (least is not None)
-    if least:
-        assert f"Only {free_gb:g} GB of the card's memory are free before the VAE decodes;" in reported
-        assert f"at least {least} should be." in reported
-        assert "close other programs that use the card" in reported
-    assert not low_memory_warning(Filled(0, 0, 0), 10 * GB)  # an account sees what there is

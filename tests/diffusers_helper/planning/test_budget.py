@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import buckets
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.models.sizes import Weights, networks
@@ -16,7 +15,6 @@ from diffusers_helper.planning.budget import (
     Budget,
     Demand,
     DoesNotFit,
-    JobPlan,
     Stage,
     StagePlan,
     min_resident_bytes,
@@ -112,35 +110,6 @@ def test_no_plan_of_any_model_shape_and_cap_exceeds_the_cap(job: tuple[Budget, t
             plan_job(budget, [demand])
 
 
-def transformer_plan(total: float, cap: float, preserved: float) -> JobPlan:
-    wanted = [demand_of(KNOWN["framepack-i2v"], 640, 608, tile) for tile in tile_steps(256)]
-    budget = Budget(gb_bytes(total), gb_bytes(cap), gb_bytes(preserved), GB)
-    return plan_job(budget, wanted)
-
-
-def test_the_preserved_memory_decides_how_many_blocks_stay() -> None:
-    sample, plain = (transformer_plan(24, 20, gb).stage("sample") for gb in (18, 0))
-    assert 1.2 * GB < sample.resident_bytes <= 2 * GB
-    assert sample.ring_bytes == 2 * 679_662_592
-    assert sample.peak_bytes < 7 * GB
-    assert plain.resident_bytes > 15 * GB
-    assert plain.peak_bytes > 18.5 * GB
-    assert ("18 GB are preserved" in sample.reason, "the working set takes" in plain.reason) == (True, True)
-
-
-def test_everything_stays_where_there_is_as_much_as_framepack_asks() -> None:
-    plan = transformer_plan(64, 61, 6)
-    assert plan.keep_all_resident
-    assert {stage.streamed_blocks for stage in plan.stages} == {()}
-    assert not transformer_plan(48, 40, 6).keep_all_resident
-
-
-def test_resident_blocks_lie_evenly_between_streamed_ones() -> None:
-    model = Weights("model", 160, (10,) * 16)
-    plan = plan_stage(Budget(1000, 80, 0, 0), Stage("sample", model, 20))
-    assert plan.resident_blocks == (0, 4, 8, 12)
-
-
 @pytest.mark.parametrize("blocks", [(50,), (50, 50), (80, 10, 10)])
 def test_no_model_is_streamed_that_takes_less_memory_as_a_whole(blocks: tuple[int, ...]) -> None:
     model = Weights("model", 10 + sum(blocks), blocks)
@@ -173,16 +142,6 @@ def test_preserved_memory_never_refuses_and_never_copies_less(job: tuple[Budget,
     assert kept == sorted(kept)
 
 
-def test_what_cannot_be_streamed_lies_in_the_preserved_memory() -> None:
-    document, more = transformer_plan(20, 16.5, 18), transformer_plan(24, 20, 20)
-    for plan, cap in ((document, 16.5), (more, 20)):
-        held = max(stage.resident_bytes for stage in plan.stages)
-        assert plan.preserved_bytes == gb_bytes(cap) - held < plan.budget.preserved_bytes
-        assert plan.stage("sample").resident_blocks == ()
-        assert "GB are preserved." in plan.stage("sample").reason
-    assert transformer_plan(24, 20, 18).preserved_bytes == 18 * GB
-
-
 def test_a_cap_that_is_not_fixed_is_raised_as_far_as_the_job_needs() -> None:
     demand = Demand(None, (Stage("sample", Weights("transformer", 6 * GB, (GB, GB, GB, GB)), 2 * GB),))
     budget = Budget(8 * GB, 4 * GB, 0, GB, max_cap_bytes=7 * GB)
@@ -195,21 +154,3 @@ def test_a_cap_that_is_not_fixed_is_raised_as_far_as_the_job_needs() -> None:
     assert caught.value.budget.cap_bytes == 7 * GB - 1
     with pytest.raises(DoesNotFit):
         plan_job(budget.with_cap(4 * GB), [demand])
-
-
-def test_a_refusal_names_the_numbers_the_smallest_cap_and_its_remedies() -> None:
-    budget = Budget(8 * GB, 4 * GB, 0, GB)
-    stage = Stage("sample", Weights("transformer", 6 * GB, (GB, GB, GB, GB)), 2 * GB)
-    with pytest.raises(DoesNotFit) as caught:
-        plan_stage(budget, stage)
-    error = caught.value
-    assert isinstance(error, InputError)
-    assert error.stage == "sample"
-    assert error.smallest_cap_bytes == 7 * GB == min_resident_bytes(stage.model) + 3 * GB
-    assert "4 GB" in error.message
-    assert "the working set takes 3 GB" in error.message
-    assert error.remedies == ("Set `vram_cap_gb` to 7 or more.", "Or choose a smaller `resolution`.")
-    remedies = [DoesNotFit(error.budget, error.demands, side).remedies[1] for side in (384, 0)]
-    assert remedies == ["Or set `resolution` to 384 or less.", "No smaller `resolution` fits."]
-    with pytest.raises(DoesNotFit, match=r"this device has 6 GB. Choose a smaller resolution."):
-        plan_stage(replace(budget, total_bytes=6 * GB), stage)

@@ -5,33 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from app.machine import machine_of_card
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.backend import FACTORS, Backend, missing_kernels, reserve_of, wider_types
 from diffusers_helper.planning.cards.reported import RATIOS
-from diffusers_helper.planning.estimates import calibration_of, demand_of, transformer_bytes
-from diffusers_helper.planning.profiles import FAMILIES, profile_for
-from diffusers_helper.planning.vae_estimates import decode_bytes
+from diffusers_helper.planning.estimates import calibration_of, demand_of
 from diffusers_helper.units import GB
 
 FULL = networks(find_model("framepack-i2v"), on_cpu=False)
-
-
-def sampling(backend: Backend) -> int:
-    return transformer_bytes(FULL["transformer"], 640, 608, text=256, vision=729, backend=backend)
-
-
-def test_each_card_has_the_factors_of_the_table_and_no_others() -> None:
-    backends = {family: profile_for(machine_of_card(f"{family}:24"), {}).backend for family in FAMILIES}
-    plain = {family: replace(backend, slice_bytes=0) for family, backend in backends.items()}
-    rocm = Backend("fused", 1.0, 2.0, 4.0)
-    assert plain == {
-        "gfx1100": rocm, "gfx1151": Backend("fused", 1.5, 2.0, 4.0), "gfx1200": rocm,
-        "gfx103x": Backend("math", 1.0, 2.0, 4.0, attention_backend="sliced"), "cdna": rocm, "radeon": rocm,
-        "cuda": Backend(conv_decode=1.5, conv_encode=2.0), "cpu": Backend(),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -79,16 +61,6 @@ def test_a_torch_without_kernels_for_the_card_is_told(arch: str, built: list[str
     assert f"This card is {arch}, and " in wrong[0]
     assert "gfx1030, gfx1100, gfx1201, gfx900, gfx90a only" in wrong[0]
     assert wrong[1].startswith(remedy)
-
-
-def test_half_as_much_again_is_taken_where_attention_has_its_peak() -> None:
-    plain, halo = sampling(Backend()), sampling(replace(Backend(), **FACTORS["gfx1151"]))
-    assert (round(plain / GB, 2), round(halo / GB, 2)) == (1.96, 2.91)
-    math = [sampling(Backend("math", share)) - sampling(Backend("fused", share)) for share in (1.0, 1.5)]
-    assert math[1] == pytest.approx(1.5 * math[0])
-    # The VAE's peak is in its convolutions, as long as the kernel keeps no scores.
-    decodes = [decode_bytes(FULL["vae"], 5, 256, 256, backend=Backend("fused", share)) for share in (1, 1.5)]
-    assert decodes[0] == decodes[1]
 
 
 def test_a_plan_takes_the_ratios_of_its_card_unless_this_machine_knows_better(

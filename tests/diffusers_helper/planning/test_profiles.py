@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.jobs.making.engine_client import EngineProcess
-from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, rocm_version
 from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, gfx_family, profile_for
-from diffusers_helper.planning.variables import YOU, engine_environment, environment_report
 from diffusers_helper.units import gb_bytes
 from tests.support.jobs import ROOT, wait_until
 from tests.support.machines import GB, write, write_card, write_memory
@@ -85,98 +83,6 @@ def test_other_machines(tmp_path: Path) -> None:
     assert rocm_version(tmp_path) == "7.2.0"
 
 
-# Cap and preserved memory in GB, as the page first shows them.
-@pytest.mark.parametrize(
-    ("arch", "total", "cap", "preserved"),
-    [
-        ("gfx1100", 24, 20, 18), ("gfx1100", 20, 16.5, 14.5), ("gfx1201", 16, 12.5, 10.5),
-        ("gfx1032", 8, 4.5, 2.5), ("gfx1100", 48, 44.5, 6), ("gfx942", 192, 188.5, 6),
-        ("gfx1151", 96, 92.5, 6), ("gfx906", 16, 12.5, 10.5), ("gfx1030", 4, 2, 0),
-    ],
-)  # fmt: skip
-def test_caps_and_preserved_memory_by_card(arch: str, total: float, cap: float, preserved: float) -> None:
-    budget = profile(arch, total).budget()
-    assert (budget.cap_bytes, budget.preserved_bytes) == (gb_bytes(cap), gb_bytes(preserved))
-    assert budget.reserve_bytes == GB
-    cpu = profile_for(Machine("cpu", "", "CPU", 32 * GB), {}).budget()
-    assert (cpu.cap_bytes, cpu.preserved_bytes, cpu.reserve_bytes) == (28 * GB, 0, 0)
-
-
-def test_each_value_has_a_reason_and_a_source() -> None:
-    for family in FAMILIES:
-        preset = profile("gfx1100", 24, {"LONGTAKE_PROFILE": family})
-        assert preset.family == family
-        settings = (
-            preset.cap_bytes, preset.preserved_bytes, preset.reserve_bytes, preset.vae_dtype, preset.vae_tile,
-            preset.kernel, preset.attention, *preset.environment.values(),
-        )  # fmt: skip
-        assert all(setting.reason and setting.source for setting in settings)
-
-
-def test_what_the_estimates_take_from_a_profile() -> None:
-    assert profile("gfx1100", 24).backend.conv_decode == 2
-    assert profile("gfx1030", 16).backend.attention == "math"
-    assert [profile(arch, 32).vae_dtype.value for arch in ("gfx1151", "gfx1100")] == ["bf16", "fp16"]
-    assert profile("gfx1151", 64, {"LONGTAKE_VAE_DTYPE": "fp32"}).vae_bytes == 4
-    assert [profile(arch, 16).has_bf16 for arch in ("gfx1030", "gfx1100", "gfx1201")] == [False, True, True]
-    assert profile_for(Machine("cpu", "", "", GB), {}).backend.conv_encode == 1
-
-
-def test_a_user_overrides_by_variable_and_by_argument() -> None:
-    environ = {
-        "LONGTAKE_VRAM_CAP_GB": "10.5", "LONGTAKE_PRESERVED_GB": "0", "LONGTAKE_VAE_TILE": "128",
-        "LONGTAKE_VAE_DTYPE": "bf16", "LONGTAKE_ATTENTION": "math",
-    }  # fmt: skip
-    user_profile = profile("gfx1100", 24, environ)
-    settings = user_profile.vae_tile, user_profile.vae_dtype, user_profile.attention
-    assert [setting.value for setting in settings] == [128, "bf16", "math"]
-    assert user_profile.cap_bytes.source == "you"
-    budget = user_profile.budget()
-    assert (budget.cap_bytes, budget.preserved_bytes) == (gb_bytes(10.5), 0)
-    assert user_profile.budget(8, 2.5).cap_bytes == 8 * GB
-    assert user_profile.budget(8, 2.5).preserved_bytes == gb_bytes(2.5)
-    assert user_profile.budget(500).cap_bytes == 24 * GB
-    assert profile("gfx1100", 24).budget(8).preserved_bytes == 6 * GB
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("VRAM_CAP_GB", "much"), ("VRAM_CAP_GB", "0"), ("PRESERVED_GB", "nan"), ("PRESERVED_GB", "-1"),
-        ("VAE_TILE", "100"), ("VAE_TILE", "wide"), ("VAE_DTYPE", "int8"), ("ATTENTION", "fused"),
-        ("PROFILE", "gfx1"),
-    ],
-)  # fmt: skip
-def test_values_that_cannot_be_used_are_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(InputError, match=f"LONGTAKE_{name} is '{value}'; expected"):
-        profile("gfx1100", 24, {f"LONGTAKE_{name}": value})
-
-
-def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
-    card_profile = profile("gfx1100", 24)
-    ours = engine_environment(card_profile.environment, {})
-    assert ours["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
-    assert ours["MIOPEN_FIND_MODE"] == "FAST"
-    assert ours["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] == "1"
-    environ = {"MIOPEN_FIND_MODE": "NORMAL", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:512"}
-    left = set(ours) - set(engine_environment(card_profile.environment, environ))
-    assert left == {"MIOPEN_FIND_MODE", "PYTORCH_ALLOC_CONF"}
-    report = environment_report(card_profile.environment, environ)
-    mine = {name: setting for name, setting in report.items() if setting.source == YOU}
-    assert set(mine) == set(environ)
-    assert mine["MIOPEN_FIND_MODE"].value == "NORMAL"
-    assert "replaces FAST" in mine["MIOPEN_FIND_MODE"].reason
-
-
-def test_only_what_suits_the_card_is_set() -> None:
-    on_cpu, on_nvidia = (profile_for(Machine(kind, "", "", GB), {}).environment for kind in ("cpu", "cuda"))
-    heap = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "1073741824")
-    assert engine_environment(on_cpu, {}) == {"OMP_WAIT_POLICY": "PASSIVE", **heap}
-    assert engine_environment(on_nvidia, {}) == {}
-    assert "PYTORCH_ALLOC_CONF" not in profile("gfx1151", 64).environment
-    assert "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" not in profile("gfx1030", 16).environment
-
-
 def test_the_engine_starts_with_the_profiles_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,23 +118,6 @@ def test_segments_are_expandable_where_pytorch_tests_them_with_a_limit(
     monkeypatch.setattr("diffusers_helper.machine.packages.version_of", lambda name: torch)
     setting = "expandable_segments:True" if is_expandable else "garbage_collection_threshold:0.8"
     assert profile("gfx1100", 24).environment["PYTORCH_ALLOC_CONF"].value == setting
-
-
-NAIVE, MATRIX = "MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD", "MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"
-
-
-@pytest.mark.parametrize(
-    ("arch", "naive", "matrix"),
-    [
-        ("gfx1100", "0", None), ("gfx1201", "0", None), ("gfx1032", "0", None), ("gfx1151", "0", None),
-        ("gfx942", None, "1"),
-    ],
-)  # fmt: skip
-def test_a_card_gets_the_kernels_for_its_cores(arch: str, naive: str | None, matrix: str | None) -> None:
-    variables = profile(arch, 16).environment
-    environ = engine_environment(variables, {})
-    assert (environ.get(NAIVE), environ.get(MATRIX)) == (naive, matrix)
-    assert not {NAIVE, MATRIX} & engine_environment(variables, {NAIVE: "1", MATRIX: "0"}).keys()
 
 
 def test_every_variable_of_the_memory_document_is_set_or_explained() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from syrupy.assertion import SnapshotAssertion
 
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
@@ -24,14 +25,13 @@ from diffusers_helper.planning.out_of_memory import (
     OutOfDeviceMemory,
     is_out_of_memory,
     read_out_of_memory,
-    sentences_for,
 )
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.smaller_plans import MAX_STEPS, Level, PlanLevels
+from diffusers_helper.planning.smaller_plans import Level, PlanLevels
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.runner import Runner
-from diffusers_helper.units import GB
 from diffusers_helper.vae import engine
+from tests.support.answers import text_of
 from tests.support.jobs import asked_in
 from tests.support.making import make, tiny_request, write_scene
 
@@ -51,11 +51,11 @@ PIECES = "HIP " + NUMBERS.format(
     tried="1.50 GiB", capacity="23.98 GiB", free="200.00 MiB", allocated="16.00 GiB", idle="5.00 GiB"
 )
 DRIVER = "HIP " + NUMBERS.format(
-    tried="2.00 GiB", capacity="23.98 GiB", free="6.00 GiB", allocated="17.80 GiB", idle="100.00 MiB"
+    tried="2.00 GiB", capacity="23.98 GiB", free="2.00 GiB", allocated="17.80 GiB", idle="100.00 MiB"
 )
 HSA = "HSA exception: MemoryRegion::BlockAllocator::alloc failed."
 TEXTS = [
-    HIP, CUDA, PIECES, HSA,
+    HIP, CUDA, PIECES, DRIVER, HSA,
     "HIP error: out of memory\nHIP kernel errors might be asynchronously reported",
     "CUDA error: out of memory",
     "hipErrorOutOfMemory: out of memory",
@@ -65,62 +65,25 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_every_text_is_recognised(text: str) -> None:
-    assert is_out_of_memory(RuntimeError(text))
+OTHERS = [
+    torch.OutOfMemoryError("whatever it says"), MemoryError(), ValueError("out of memory"),
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    RuntimeError("MIOpen Error: No suitable algorithm was found"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (torch.OutOfMemoryError("whatever it says"), True),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (RuntimeError("MIOpen Error: No suitable algorithm was found"), False),
-        (MemoryError(), False), (ValueError("out of memory"), False),
-    ],
-)  # fmt: skip
-def test_the_class_decides_before_the_text(error: Exception, expected: bool) -> None:
-    assert is_out_of_memory(error) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "first"),
-    [
-        (CUDA, "exhausted", "smaller `resolution`"),
-        (PIECES, "fragmentation", "Restart Longtake"),
-        (HIP, "driver", "19 or 20"),
-        (HSA, "unknown", "19 or 20"),
-        ("CUDA error: out of memory", "exhausted", "smaller `resolution`"),
-    ],
-)
-def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
-    details = read_out_of_memory(text)
-    assert details.kind == kind
-    steps = sentences_for(details)
-    assert first in steps[0]
-    assert "PyTorch and ROCm" in steps[-1]
-    assert len(steps) >= 7
-    for about in ("other programs that use", "Restart", "`resolution`", "`preserved_gb`", "allocator"):
-        assert sum(about in step for step in steps) <= 1
-    is_apus = "GTT" in sentences_for(details, is_apu=True)[0]
-    assert is_apus == (kind in ("driver", "unknown"))
-    assert not any("GTT" in step for step in steps)
-
-
-FIVE = ("Close other programs", "Restart", "smaller model", "holds the same model", "PyTorch and ROCm")
-SEVEN = (
-    "Restart", "Close other programs", "8-bit", "unloaded before", "holds the same model", "`resolution`",
-    "PyTorch and ROCm",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "tail"), [(CUDA, FIVE), (HSA, FIVE), (PIECES, SEVEN), (DRIVER, SEVEN)])
-def test_the_guide_ends_with_the_steps_that_people_know_in_their_order(
-    text: str, tail: tuple[str, ...]
-) -> None:
-    steps = sentences_for(read_out_of_memory(text))
-    places = [next(n for n, step in enumerate(steps) if words in step) for words in tail]
-    assert places == sorted(places)
+def test_what_is_said_when_memory_ran_out(snapshot: SnapshotAssertion) -> None:
+    lines = list[str]()
+    for number, error in enumerate([*map(RuntimeError, TEXTS), *OTHERS]):
+        lines.append(f"{is_out_of_memory(error)} {text_of(details := read_out_of_memory(str(error)))}")
+        told, shared = (
+            OutOfDeviceMemory(details, smaller_plans=number, is_apu=is_apu) for is_apu in (False, True)
+        )
+        lines += [f"  {details.kind}, {details.outside}: {told.message}"] * is_out_of_memory(error)
+        lines += [f"  {' '.join(told.remedy.splitlines())}"] * (number < 5)
+        if (shared.message, shared.remedy) != (told.message, told.remedy):
+            lines.append(f"  shared: {shared.message} {' '.join(shared.remedy.splitlines())}")
+    assert "\n".join(lines) == snapshot
 
 
 def test_a_surface_brings_its_own_remedies() -> None:
@@ -129,27 +92,6 @@ def test_a_surface_brings_its_own_remedies() -> None:
     assert len(error.steps) == 9
     assert error.steps[1] == "In the node: close: 17.8 GB are held outside this program."
     assert all(step.startswith("In the node: ") for step in error.steps)
-
-
-@pytest.mark.parametrize(
-    ("plans", "words"),
-    [(0, "there is no smaller plan to try"), (1, "a smaller plan did not"), (3, "smaller plans did not")],
-)
-def test_the_guide_claims_no_plan_that_was_not_tried(plans: int, words: str) -> None:
-    assert f"ran out, and {words}" in OutOfDeviceMemory(read_out_of_memory(HSA), smaller_plans=plans).message
-
-
-def test_the_numbers_are_read() -> None:
-    details = read_out_of_memory(HIP)
-    assert (details.tried, details.free) == (8 * GB, int(53.28 * GB))
-    assert details.idle == 166 * 1024**2
-    outside = details.outside
-    assert outside is not None
-    assert outside / GB == pytest.approx(107.87 - 53.28 - 36.65 - 0.16, abs=0.01)
-    assert any("17.8 GB are held outside" in step for step in sentences_for(details))
-    error = OutOfDeviceMemory(details)
-    assert "the driver refused 8 GB although 53.3 GB were free" in error.message
-    assert error.remedy.startswith("1. ")
 
 
 def smaller_plans(
@@ -166,52 +108,6 @@ def smaller_plans(
 
     budget = Budget(total_bytes=2000, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
     return PlanLevels(budget, [demand(tile, tile * 400 // 256) for tile in tiles], learned, key)
-
-
-def test_a_job_takes_at_most_three_smaller_plans() -> None:
-    steps = smaller_plans(cap=700, tiles=(256, 192, 160, 128, 96, 64))
-    assert all(steps.step_down("decode") for _ in range(MAX_STEPS))
-    assert steps.plan.vae_tile_px == 128
-    assert steps.step_down("decode") is None
-    assert steps.step_to_end("decode") is not None  # which a crash may ask for
-
-
-def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
-    steps, held = smaller_plans(), [610]
-    while change := steps.step_down("sample"):
-        held.append(steps.plan.stage("sample").resident_bytes)
-        assert "GB of weights stay on the device instead of" in change
-        assert steps.plan.vae_tile_px == 256
-        assert steps.plan.peak_bytes <= 1000
-    assert held == sorted(held, reverse=True)
-    assert len(set(held)) == MAX_STEPS + 1 == steps.retries + 1
-    assert held[-1] == 50  # the least that the VAE needs
-
-
-def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
-    steps, tiles = smaller_plans(cap=700), [256]
-    while change := steps.step_down("decode"):
-        tiles.append(steps.plan.vae_tile_px or 0)
-        assert f"tiles of {tiles[-1]} pixels instead of {tiles[-2]}" in change
-    assert tiles == [256, 128, 64]
-
-
-def test_smaller_plans_begin_where_the_last_one_ended(tmp_path: Path) -> None:
-    learned = Facts(tmp_path / "plans.json")
-    first = smaller_plans(learned)
-    first.step_down("sample")
-    again = smaller_plans(learned)
-    assert again.plan == first.plan
-    assert again.retries == 0
-
-
-def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
-    facts = Facts(tmp_path / "cache" / "plans.json")
-    for key, stage in (("gfx1100, 640x608", "decode"), ("gfx1100, 416x960", "sample")):
-        assert Level.read(facts, key) == Level()
-        assert smaller_plans(facts, 700, key).step_down(stage)
-    levels = [Level.read(facts, key) for key in ("gfx1100, 640x608", "gfx1100, 416x960")]
-    assert levels == [Level(1, 1), Level(1, 0)]
 
 
 def test_an_entry_of_no_use_is_as_good_as_none(tmp_path: Path) -> None:
@@ -337,33 +233,6 @@ def test_a_retry_begins_when_what_failed_is_gone(
     monkeypatch.setattr(JobMemory, "step_down", look)
     make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert alive == [0]
-
-
-@pytest.mark.parametrize(
-    ("stage", "changes"),
-    [
-        ("decode", ["tiles of 64 pixels instead of 256", "0 GB of weights"]),
-        ("sample", ["GB of weights stay on the device instead of"]),
-    ],
-)
-def test_after_deaths_the_smallest_plan_comes_at_once(stage: str, changes: list[str]) -> None:
-    steps = smaller_plans()
-    for change in changes:
-        reported = steps.step_to_end(stage)
-        assert reported is not None
-        assert change in reported
-    assert steps.step_to_end(stage) is None
-    assert steps.retries == len(changes)
-
-
-@pytest.mark.slow
-def test_after_three_steps_the_user_is_told_what_to_do(
-    deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
-) -> None:
-    fail("denoiser", [HIP] * 9)
-    with pytest.raises(OutOfDeviceMemory) as caught:
-        make(tiny_request(small_scene), deep_models, tmp_path / "job")
-    assert caught.value.details.kind == "driver"
 
 
 @pytest.mark.slow

@@ -14,9 +14,8 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import Demand, DoesNotFit, Stage, StagePlan
+from diffusers_helper.planning.budget import Demand, Stage, StagePlan
 from diffusers_helper.planning.profiles import Machine, Profile, profile_for
-from diffusers_helper.planning.set_ups import plans_by_card
 from diffusers_helper.planning.smaller_plans import FirstPlan, first_plan
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.provenance.branch import branch
@@ -34,93 +33,6 @@ REQUEST = GenerationRequest(image="none", model=INFO.name, weight_dtype="auto")
 def plan(card_gb: float, preserved_gb: float = 0.0, name: str = "auto", arch: str = "gfx1100") -> VideoPlan:
     profile = profile_for(Machine("rocm", arch, "card", round(card_gb * GB)), {})
     return plan_video(replace(REQUEST, weight_dtype=name, preserved_gb=preserved_gb), INFO, profile)
-
-
-@pytest.mark.parametrize("arch", ["gfx1100", "gfx1151", "gfx1201"])
-def test_a_card_that_holds_all_keeps_the_type_of_the_files(arch: str) -> None:
-    video_plan = plan(48, arch=arch)
-    assert video_plan.weight_dtype == "default"
-    assert video_plan.job == plan(48, name="default", arch=arch).job
-    assert video_plan.notes[-1] == (
-        "The weights keep the type of the files, because all of the transformer stays on the device."
-    )
-
-
-@pytest.mark.parametrize("arch", ["gfx1100", "gfx1151", "gfx1201"])
-def test_int8_is_chosen_where_it_ends_the_streaming(arch: str) -> None:
-    video_plan, stored = plan(24, 2.0, arch=arch), plan(24, 2.0, "default", arch)
-    streamed = stored.job.stage("sample").streamed_bytes
-    assert streamed > 5 * GB
-    assert video_plan.weight_dtype == "int8"
-    assert video_plan.job == plan(24, 2.0, "int8", arch).job
-    assert video_plan.job.stage("sample").streamed_bytes == 0
-    assert f"{streamed / GB:.1f} GB would be streamed in each pass." in video_plan.notes[-1]
-
-
-def test_the_files_type_stays_where_int8_would_be_streamed_too() -> None:
-    video_plan = plan(24, 18.0)
-    assert video_plan.weight_dtype == "default"
-    assert video_plan.job == plan(24, 18.0, "default").job
-    int8 = plan(24, 18.0, "int8").job.stage("sample").streamed_bytes
-    assert f"in int8, {int8 / GB:.1f} GB would still be streamed" in video_plan.notes[-1]
-    assert "models convert" in video_plan.notes[-1]
-
-
-@pytest.mark.parametrize(
-    ("free_gb", "name", "weight_dtype", "preserved_gb", "streamed_gb"),
-    [
-        (64, "auto", "default", 18, 22.3),
-        (16, "auto", "default", 4.4, 8.4),  # as little is preserved as the estimates allow
-        (4, "auto", "int8", 4.4, 0),  # which alone would not be enough
-        (4, "default", "default", 4.4, 8.4),  # a type that is set stays
-    ],
-)
-def test_where_main_memory_is_too_small_the_plan_chooses_what_helps(
-    free_gb: int, name: str, weight_dtype: str, preserved_gb: float, streamed_gb: float
-) -> None:
-    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
-    request = replace(REQUEST, weight_dtype=name)
-    video_plan = plan_video(request, INFO, profile, free_ram_bytes=free_gb * GB)
-    assert video_plan.weight_dtype == weight_dtype
-    assert round(video_plan.job.budget.preserved_bytes / GB, 1) == preserved_gb
-    assert round(video_plan.job.stage("sample").streamed_bytes / GB, 1) == streamed_gb
-    notes = " ".join(video_plan.notes)
-    assert ("of main memory are free for 22.3 GB of weights to stream" in notes) == (preserved_gb != 18)
-    assert ("from the disk again" in notes) == (streamed_gb > free_gb)
-
-
-def test_what_is_set_stays_and_the_warning_names_what_would_help() -> None:
-    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
-    request = replace(REQUEST, preserved_gb=18.0, weight_dtype="default")
-    video_plan = plan_video(request, INFO, profile, free_ram_bytes=16 * GB)
-    assert video_plan.job.preserved_bytes == 18 * GB
-    warning = video_plan.notes[-1]
-    assert "What helps: preserve 4.4 GB, with which 8.4 GB are streamed; a copy with 8-bit weights" in warning
-    assert "a smaller model" in warning
-
-
-def test_int8_is_chosen_where_nothing_else_fits() -> None:
-    stored, least = (plan(8, name=name).job.smallest_cap_bytes for name in ("default", "int8"))
-    assert least < stored
-    profile = profile_for(Machine("rocm", "gfx1100", "card", 8 * GB), {})
-    video_plan = plan_video(replace(REQUEST, vram_cap_gb=(least + stored) / 2 / GB), INFO, profile)
-    assert video_plan.weight_dtype == "int8"
-    assert "do not fit otherwise" in video_plan.notes[-1]
-    with pytest.raises(DoesNotFit) as refused:
-        plan_video(replace(REQUEST, vram_cap_gb=4.0), INFO, profile)
-    assert refused.value.smallest_cap_bytes == least
-
-
-def test_a_given_type_is_not_explained() -> None:
-    assert not any("type of the files" in note or "rounded" in note for note in plan(24, 2.0, "int8").notes)
-
-
-def test_each_card_has_its_own_type() -> None:
-    fewest = [card.fewest_copies for card in plans_by_card(REQUEST, INFO)]
-    assert [fit and fit.weight_dtype for fit in fewest] == [*["default"] * 4, "int8"]
-    (last,) = [fit for fit in fewest[-1:] if fit]
-    assert last.streamed_bytes == 0
-    assert last.host_bytes == 0
 
 
 def leaving(num_bytes: float) -> dict[str, Any]:
@@ -211,21 +123,3 @@ def test_a_card_that_emulates_bf16_computes_in_it_only_where_fp32_does_not_fit()
         first = begin(fp32_gb)
         assert first.profile.has_bf16 is has_bf16
         assert ("computes in bf16, which this card emulates" in first.reason) is has_bf16
-
-
-TILES, SLIGHTLY = "The VAE works in tiles of {} pixels", "which changes the pixels slightly."
-
-
-@pytest.mark.parametrize(
-    ("settings", "changes"),
-    [
-        ({}, [TILES.format(256)]), ({"resolution": 128}, []), ({"vae_tile": 128}, [TILES.format(128)]),
-        ({"vae_chunk": 1}, [TILES.format(256), "The VAE chunk is 1 instead of the VAE's own 3"]),
-        ({"vae_chunk": 1, "model": "helios-base", "mode": "forward"}, [TILES.format(256)]),
-    ],
-)  # fmt: skip
-def test_what_changes_pixels_is_said(settings: dict[str, Any], changes: list[str]) -> None:
-    request = GenerationRequest(**{"image": "x", "model": INFO.name, "resolution": 256, **settings})
-    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
-    notes = plan_video(request, find_model(request.model), profile).notes
-    assert [note for note in notes if "pixels" in note] == [f"{change}, {SLIGHTLY}" for change in changes]

@@ -11,11 +11,8 @@ from diffusers.hooks._helpers import TransformerBlockMetadata, TransformerBlockR
 from diffusers.models.transformers.transformer_helios import HeliosTransformerBlock
 from torch import Tensor
 
-from diffusers_helper.errors import InputError
 from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.helios.work import blocks
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.step_cache import open_passes
 from tests.support.tiny_helios import tiny_transformer
 
@@ -76,20 +73,3 @@ def test_the_results_are_those_of_the_hooks_of_diffusers(name: str) -> None:
     assert 2 <= passes.skipped == different.count(True)
     # The hooks may skip the last step, which is computed here.
     torch.testing.assert_close(results[:-1], hooked[:-1], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("model", "cache", "expected"),
-    [
-        ("helios-distilled", "first-block", "off for model helios-distilled"),
-        ("helios-base", "teacache", "one of off, first-block, taylorseer, easycache for model helios-base"),
-        ("helios-base", "magcache", "one of off, first-block, taylorseer, easycache for model helios-base"),
-    ],
-)
-def test_a_cache_that_cannot_be_used_is_refused_in_a_sentence(model: str, cache: str, expected: str) -> None:
-    request = GenerationRequest(
-        image="picture.png", prompt="a", model=model, mode="forward", step_cache=cache
-    )
-    with pytest.raises(InputError) as caught:
-        find_model(model).check(request)
-    assert caught.value.message == f"`step_cache` is '{cache}'; expected {expected}."

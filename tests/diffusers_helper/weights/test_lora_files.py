@@ -1,6 +1,5 @@
 """Tests of files with LoRAs: what is refused, and what their metadata say."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from torch import nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.lora_choice import (
-    MAX_LORAS,
     Choice,
     choices_of,
     lora_folder,
@@ -33,7 +31,6 @@ PAIR = {
     "transformer_blocks.0.attn.to_q.lora_B.weight": torch.zeros(32, 2),
 }
 SUM = "ab" * 32
-Writer = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -55,41 +52,6 @@ def refusal_of(file: Path) -> InputError:
     assert caught.value.message.startswith(f"LoRA {file.name} ")
     assert caught.value.message.count(". ") == 0
     return caught.value
-
-
-def saved(
-    tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
-) -> Callable[[Path], object]:
-    return lambda file: save_file(tensors, file, metadata)
-
-
-DOWN, UP = PAIR
-SMALL = torch.zeros(2, 2)
-# By kind: how to write the file, and a part of the sentence.
-WRONG: dict[str, tuple[Writer, str]] = {
-    "empty": (lambda file: file.touch(), "is empty"),
-    "pickle": (lambda file: torch.save(PAIR, file), "is a pickle file; expected safetensors"),
-    "no tensor": (saved({}), "holds no LoRA: none of its 0 keys"),
-    "whole model": (saved({"transformer_blocks.0.attn.to_q.weight": SMALL}), "holds no LoRA"),
-    "another model": (
-        saved({"layers.0.attention.q.lora_A.weight": SMALL, "layers.0.attention.q.lora_B.weight": SMALL + 0}),
-        "was made for another model: none of its 2 keys belongs to FramePack or Helios",
-    ),
-    "text encoder": (saved({"lora_te_layers_0_q.lora_down.weight": SMALL}), "was made for another model"),
-    "its metadata": (saved(PAIR, {"modelspec.architecture": "flux-1-dev/lora"}), "was made for flux"),
-    "DoRA": (saved({**PAIR, "transformer_blocks.0.attn.to_q.dora_scale": SMALL}), "is a DoRA"),
-    "LoKr": (saved({"lora_unet_x.lokr_w1": SMALL}), "is a LoKr"),
-    "unpaired": (saved({DOWN: PAIR[DOWN]}), "none of its 1 keys belongs to FramePack"),
-    "of other ranks": (saved({**PAIR, DOWN: torch.zeros(3, 32)}), "was made for another model"),
-}
-
-
-@pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_file_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
-    write, words = WRONG[kind]
-    file = tmp_path / "style.safetensors"
-    write(file)
-    assert words in refusal_of(file).message
 
 
 def attention_lora(doubles: int, singles: int, name: str) -> dict[str, torch.Tensor]:
@@ -171,20 +133,6 @@ def test_names_of_flux_need_a_layer_that_flux_lacks(name_of: Callable[[str], str
         assert count_keys(lora.pairs) == lora.keys
 
 
-def test_a_file_that_is_cut_off_or_missing_is_refused(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
-    write_lora(file, network)
-    whole = file.read_bytes()
-    assert read_lora(file).pairs
-    for size in (7, 200, len(whole) - 1):
-        file.write_bytes(whole[:size])
-        reported = refusal_of(file).message
-        is_in_header = size < 8 + int.from_bytes(whole[:8], "little")
-        expected = f"its header, after {size} bytes" if is_in_header else f"{size} bytes of {len(whole)}"
-        assert expected in reported
-    assert "cannot be read" in refusal_of(tmp_path / "none.safetensors").message
-
-
 def test_a_part_of_the_keys_is_not_enough(network: nn.Module, tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
     sizes = sizes_of(network)
@@ -204,45 +152,12 @@ def test_a_part_of_the_keys_is_not_enough(network: nn.Module, tmp_path: Path) ->
         lora.fitting({name: (one + 1, other) for name, (one, other) in sizes.items()})
 
 
-@pytest.mark.parametrize(
-    ("metadata", "expected"),
-    [
-        ({}, ()),
-        ({"modelspec.trigger_phrase": "  a  red\nballoon "}, ("a red balloon",)),
-        ({"ss_tag_frequency": '{"10_x": {"sks dog": 40, "grass": 30, "a": 3}}'}, ("sks dog", "grass")),
-        ({"ss_tag_frequency": "[1, 2"}, ()),
-        ({"ss_tag_frequency": '{"x": 3}'}, ()),
-        ({"trigger_words": "x" * 999}, ("x" * 200,)),
-    ],
-)
-def test_the_words_that_call_it(metadata: dict[str, str], expected: tuple[str, ...], tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
-    save_file(PAIR, file, metadata)
-    assert read_lora(file).triggers == expected
-
-
 def test_a_file_that_another_of_the_same_size_has_replaced_is_read_anew(tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
     for number, words in enumerate(("a red ball", "a big boat", "a red ball")):
         save_file(PAIR, file, {"trigger_words": words})
         os.utime(file, ns=(0, number))
         assert read_lora(file).triggers == (words,)
-
-
-@pytest.mark.parametrize(
-    ("facts", "scale"),
-    [
-        ({"transformer.r": 2, "transformer.lora_alpha": 8}, 4.0),
-        ({"transformer.lora_alpha": 8, "transformer.use_rslora": True}, 8 / 2**0.5),
-        ({"transformer.lora_alpha": 8, "transformer.alpha_pattern": {"attn.to_q": 1}}, 0.5),
-        ({"transformer.lora_alpha": "many"}, 1.0),
-        ([3], 1.0),
-    ],
-)
-def test_the_scale_that_diffusers_notes(facts: object, scale: float, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
-    save_file(PAIR, file, {"lora_adapter_metadata": json.dumps(facts)})
-    assert [pair.scale for pair in read_lora(file).pairs] == [scale]
 
 
 def test_the_text_of_the_setting() -> None:
@@ -256,21 +171,6 @@ def test_the_text_of_the_setting() -> None:
     assert lora_summary(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
     assert choices_of("") == ()
     assert loras_of("nowhere.safetensors:0") == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a:11", "gives 'a' the weight 11; expected a weight from -10 to 10"),
-        ("a:1e999", "the weight inf"),
-        ("a\na:0.5", "names 'a' twice"),
-        ("\n".join(map(str, range(MAX_LORAS + 1))), f"names {MAX_LORAS + 1} files"),
-    ],
-)
-def test_a_text_that_cannot_be_used(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
-        GenerationRequest(image="x", lora=text)
-    assert caught.value.setting == "lora"
 
 
 def test_endings_may_have_capitals_and_folders_may_be_links(tmp_path: Path) -> None:
