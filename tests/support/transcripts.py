@@ -1,4 +1,4 @@
-"""Transcripts of what is asked of an outputs folder: after each step, all that was said and all that changed."""
+"""Transcripts of what is done to an outputs folder: after each step, all that was said and has changed."""
 
 import itertools
 import json
@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from app.jobs.job import Job
 from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
+from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
 from tests.support.program import answer
 
-BEGIN = 1_780_000_000.0  # a time in May 2026
+BEGIN = 1_000_000_000.0  # a time in September 2001
 _ELSEWHERE = {"id", "request", "words", "model", "seconds"}  # told by other lines
 _UNTOLD = tuple(f"{DATABASE_FOLDER}/{name}" for name in (DATABASE_FILE, "program-", "reserve"))
 _TRASH = f"{DATABASE_FOLDER}/trash"
@@ -40,7 +43,8 @@ class Clock:
 
 
 def _since(seconds: float) -> str:
-    return f"{seconds - BEGIN:+.0f} s"
+    is_of_a_file = seconds - BEGIN > 10**8  # and not the clock's
+    return "sometime" if is_of_a_file else f"{seconds - BEGIN:+.0f} s"
 
 
 def own_settings(request: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +97,10 @@ def _content(file: Path, name: str) -> Iterator[tuple[str, str]]:
     data = file.read_bytes()
     if file.name == "events.jsonl":
         for number, line in enumerate(data.decode().splitlines(), 1):
-            yield f"{name}, line {number}", f"{ {key: value for key, value in json.loads(line).items() if value} }"
+            yield (
+                f"{name}, line {number}",
+                f"{ {key: value for key, value in json.loads(line).items() if value} }",
+            )
     elif file.name == "states.jsonl":
         marked = json.loads(data.splitlines()[-1])
         yield name, f"({_since(marked['created'])}, {_since(marked['place'])}{marked['press']})"
@@ -102,9 +109,11 @@ def _content(file: Path, name: str) -> Iterator[tuple[str, str]]:
         for span in content["spans"] if file.name == "lineage.json" else ():
             span["settings"] = own_settings(span["settings"])
         yield name, f"{content}"
+    elif file.name == "input.png":
+        with Image.open(file) as picture:
+            yield name, f"{picture.mode} {picture.size} {picture.getpixel((5, 5))}"
     else:
-        is_same_everywhere = file.name not in ("request.json", "input.png")
-        yield name, f"({len(data)} B)" if is_same_everywhere else ""
+        yield name, f"({len(data)} B)" if file.name != "request.json" else ""
 
 
 def facts_of(outputs: Path) -> dict[str, str]:
@@ -165,9 +174,14 @@ class Transcript:
         before = facts_of(self.outputs)
         self.clock.now += 1.0
         self._lines.append(f"> {title}")
-        told = act()
-        self._lines += [] if told is None else [f"{told}"]
+        try:
+            told = act()
+        except InputError as error:
+            told = f"refused: {error}"
+        self._lines += [] if told is None or isinstance(told, Job) else [f"{told}"]
         self._lines += [f"  {line}" for line in changes_of(before, facts_of(self.outputs))]
 
-    def __str__(self) -> str:
-        return "\n".join(line.replace(str(self._root), "TMP").rstrip() for line in self._lines)
+    def told(self) -> str:
+        """Return the steps since the last call."""
+        lines, self._lines = self._lines, []
+        return "\n".join(line.replace(str(self._root), "TMP").rstrip() for line in lines)

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from app.cluster import ClusterTask
 from app.commands import bench, terminal
 from app.commands.arguments import _without_language, aligned, command_words
 from app.commands.generate import Signals, _exit_code, _reason_to_wait
-from app.commands.jobs import _line
 from app.commands.models import command as models
 from app.commands.terminal import ProgressBar, progress
 from app.commands.tune import _report
@@ -26,7 +24,6 @@ from diffusers_helper.machine.local import Speeds
 from diffusers_helper.machine.signals import SIGINT, SIGTERM
 from tests.support.jobs import write_picture
 from tests.support.reported_jobs import job_of
-from tests.support.shared import Sharing
 
 ABOUT: dict[str, Any] = {"job": "j", "time": 1.0}
 OUTPUTS = "my videos"
@@ -72,21 +69,6 @@ def test_a_program_says_once_why_its_job_is_not_made() -> None:
             job=lambda _, job=job: job, crew=SimpleNamespace(**state), queue=SimpleNamespace(**state)
         )
         assert _reason_to_wait(service, "j", reported, OUTPUTS) == expected
-
-
-def test_a_line_of_a_list_shows_what_the_job_is() -> None:
-    def line(words: str, *, settings: dict[str, Any] | None = None, **facts: Any) -> str:
-        job = job_of(seconds=12.34, **{"id": "j", "state": "queued", **facts})
-        request = replace(job.request, prompt=words, **(settings or {}))
-        return _line(replace(job, request=request))
-
-    assert [line("a\n ball"), line("a ball", favourite=True, state="finished")] == [
-        "j   queued       12.3 s  a ball", "j * finished     12.3 s  a ball",
-    ]  # fmt: skip
-    assert line("x" * 48).endswith(" " + "x" * 48)
-    assert line("x" * 49).endswith(" " + "x" * 47 + "…")
-    assert line("a ball", settings={"one_frame": 9}) == "j   queued      picture  a ball"
-    assert line("a ball", damage="request", message="m" * 60).endswith(f"damaged      12.3 s  {'m' * 60}")
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -216,45 +198,6 @@ def test_the_fastest_ways_are_summed_up(capsys: pytest.CaptureFixture[str]) -> N
     ]
     _report(results, True, {"model": "m"}, "rocm=7")  # pyright: ignore[reportArgumentType]
     assert json.loads(capsys.readouterr().out)["results"] == results
-
-
-def test_changes_of_what_comes_next_say_what_they_did(
-    sharing: Sharing, capsys: pytest.CaptureFixture[str]
-) -> None:
-    service = sharing.open(start=False)
-    job = sharing.add(service, "a ball", seconds=3.6)
-    folder = job.folder / "sections"
-    folder.mkdir()
-    (folder / "0001.safetensors").write_bytes(b"latents")
-
-    def said(verb: str, *arguments: str) -> str:
-        assert main(["jobs", verb, job.id, *arguments, "--out", str(sharing.outputs)]) == 0
-        return capsys.readouterr().out.replace(str(sharing.outputs), "OUT").strip()
-
-    hint = "No program makes jobs in this folder now. Unless one waits for this job, start the page, or run: "
-    run = f"{hint}longtake generate --resume {{}} --outputs OUT"
-    assert said("wait") == f"{job.id}: queued, waits for you after each section"
-    assert said("wait", "--off") == f"{job.id}: queued, goes on by itself"
-    assert said("change", "--prompt", "up") == (
-        f"{job.id}: queued. What comes next has the new settings. {run.format(job.id)}"
-    )
-    takes = said("takes", "--count", "2").splitlines()
-    made = service.history.search("", limit=2).jobs[::-1]
-    assert takes == [
-        f"{take.id}: queued. Seed {take.request.seed}, one section; resume the one to keep. "
-        f"{run.format(take.id)}"
-        for take in made
-    ]
-    assert all(service.queue.store.commands(take.id) == {"wait"} for take in made)
-    assert said("reorder", "--last") == f"{job.id}: 2 jobs before it"
-    assert said("reorder", "--first") == f"{job.id}: 0 jobs before it"
-    service.history.set_favourite(job.id, True)
-    assert main(["jobs", "list", "--favourites", "--out", str(sharing.outputs)]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [job.id]
-    assert main(["jobs", "list", "--limit", "2", "--out", str(sharing.outputs)]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        take.id for take in made[::-1]
-    ]
 
 
 @pytest.mark.parametrize(

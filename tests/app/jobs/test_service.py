@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from app.jobs.downloads.manager import Downloads
-from app.jobs.history import Retention, tidy
 from app.jobs.job import Job
 from app.jobs.making.worker import _needed_bytes, _timed
 from app.jobs.service import JobService, _final_event
@@ -88,18 +87,6 @@ def test_of_jobs_that_are_added_together_all_are_queued_or_none(
     assert [job.state for job in service.jobs()] == ["cancelled", "cancelled", "queued", "queued"]
 
 
-def test_commands_count_for_a_job_that_has_begun_and_is_not_over(
-    sharing: Sharing, service: JobService
-) -> None:
-    job = sharing.add(service)
-    service.steering.wait(job.id)
-    assert service.commands(service.job(job.id)) == set()
-    begin(service, job, 1.0)
-    assert service.commands(service.job(job.id)) == {"wait"}
-    service.recover()
-    assert service.job(job.id).state == "queued"  # it goes on here
-
-
 def test_a_job_whose_log_has_no_end_ends_for_who_follows_it() -> None:
     video = Path("/o/j/video.mp4")
     job = job_of(id="j", started=30.0, created=10.0, ended=40.0, frames=7, message="Why.", remedy="Do.")
@@ -154,26 +141,3 @@ def test_a_job_needs_room_for_the_sections_that_are_left_and_counts_from_its_beg
     assert _timed(job, section(1, 5)).time == 12.346
     assert _timed(job_of(started=None, created=1000.0), section(1, 5)).time == 12.346
     assert _timed(job_of(started=2000.0), section(1, 5)).time == 0.0
-
-
-def test_a_job_is_deleted_alone_and_the_trash_goes_after_a_week_or_for_room(
-    sharing: Sharing, service: JobService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second, third, ended = (sharing.add(service, name) for name in "abcd")
-    for job in (first, second, third):
-        service.queue.remove(job.id)
-    service.queue.delete(second.id)
-    trash = sharing.outputs / ".longtake" / "trash"
-    assert {path.name for path in trash.iterdir()} == {first.id, third.id}
-    service.queue.cancel(ended.id)
-    size_bytes = sum(size_of(folder) for folder in (*trash.iterdir(), ended.folder))
-    assert tidy(service.queue.store, Retention(size_bytes=size_bytes)) == []
-    assert len([*trash.iterdir()]) == 2
-    assert tidy(service.queue.store, Retention(size_bytes=size_bytes - 1)) == []
-    assert {path.name for path in trash.iterdir()} == {third.id}  # the one that was removed first went
-    now = third.created
-    for later, left in ((7 * 86400 - 60, {third.id}), (7 * 86400 + 600, set())):
-        monkeypatch.setattr("time.time", lambda later=later: now + later)
-        tidy(service.queue.store, Retention())
-        assert {path.name for path in trash.iterdir()} == left
-    assert service.queue.empty_trash() == []
