@@ -48,7 +48,7 @@ DEATHS = {
     "four kills at one point": "S sample1 step1.1 !-9 / " * 4 + "E",
     "five kills at one point": "S sample1 step1.1 !-9 / " * 5 + "E",
     "25 kills before a section": "S text !-9 / " * 25 + "E",
-    "each cause": "S done1 sample2 !-6 / S done2 sample3 !-9 / S done3 ~1e6 / S done4 &!-9 / S done5 !-6 / E",
+    "each cause": "S done1 sample2 !-6 / S done2 sample3 !-9 / S done3 ~1e6 / S done4 &!-9 / S done5 !-9 / E",
     "memory was full": "&!-9 / S sample1 &!-9 / S sample1 &!-9 / E",
     "where it goes on": "S text !-6 / S sample1 !-6 / E",
     "silent without an end": "alone S !None",
