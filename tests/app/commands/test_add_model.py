@@ -141,11 +141,6 @@ def test_weights_that_are_of_another_kind(
     assert f"There is no {file}x." in refused(longtake, Path(f"{file}x"))
 
 
-@pytest.mark.parametrize("name", ["demo", "framepack-f1", "Mine", "../mine", "a b", ""])
-def test_names_that_cannot_be_used(name: str, longtake: Longtake) -> None:
-    assert "expected a new name" in longtake("models", "add", name, "--base", "demo", code=2)
-
-
 def test_a_model_whose_base_or_file_is_gone(
     file: Path, tmp_path: Path, longtake: Longtake, weights: dict[str, torch.Tensor]
 ) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
 from app.jobs.service import JobService
 from diffusers_helper import __version__
 from diffusers_helper.request import FINISHING, SETTINGS
@@ -64,57 +63,6 @@ def test_the_mode_is_the_models_first_unless_given(
     (program.model / "longtake.json").write_text('{"modes": ["forward", "inverted"]}')
     for arguments, mode in ([], "forward"), (["--mode", "inverted"], "inverted"):
         assert dry_run(program, capsys, *arguments)["mode"] == mode
-
-
-# arguments that replace valid ones, and words of the single line that answers
-BAD = {
-    "nan": (["--seconds", "nan"], ("seconds is nan", "from 1 to 120")),
-    "not whole": (["--steps", "2.5"], ("steps is 2.5", "whole number from 1 to 100")),
-    "no number": (["--steps", "many"], ("steps is 'many'", "whole number from 1 to 100")),
-    "cap": (["--vram-cap-gb", "-1"], ("--vram-cap-gb is -1", "from 0.001 to 1024")),
-    "tile": (["--vae-tile", "100"], ("--vae-tile is 100", "multiple of 32")),
-    "model": (["--model", "nope"], ("model is 'nope'", "demo", "folder")),
-    "picture": (["--image", "../away/no.png"], ("The picture ../away/no.png cannot be read",)),
-    "bare picture": (["picture.png"], ("picture.png", "with --image", "with --prompt", "--help")),
-    "nothing": (["--image", "", "--prompt", ""], ("no picture and no prompt",)),
-    "outputs": (["--out", "picture.png"], ("picture.png", "writable folder", "with --outputs.")),
-    "unknown option": (["--colour", "red"], ("--colour", "--help")),
-    "option without value": (["--steps"], ("--steps", "expected one argument", "--help")),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_answered_in_one_line_before_anything_is_made(
-    program: Program, case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments, words = BAD[case]
-    monkeypatch.chdir(program.folder)
-    code, out, err = answer(
-        capsys, "generate", "--json", "--image", "picture.png", "--prompt", "steps=1", "--model", "model",
-        "--out", "videos", *arguments,
-    )  # fmt: skip
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1, err
-    for word in words:
-        assert word in err
-    assert not program.outputs.exists()
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["generate"], ["generate", "--image", "picture.png"], ["paint"], ["--nonsense"]]
-)
-def test_an_incomplete_command_is_answered_in_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = answer(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    assert "--help" in err
-    if not arguments:
-        assert err.startswith(
-            "The command is missing; expected one of page, generate, finish, jobs, export, tune, bench, "
-            "plan, doctor, models, inspect, replay, install-comfyui-nodes, uninstall-comfyui-nodes, join."
-        )
 
 
 def test_help_and_version(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,16 +143,6 @@ def test_a_job_that_failed_goes_on(program: Program) -> None:
     assert Path(out.strip()).read_bytes() == b"video of 109 frames"
 
 
-def test_a_job_that_is_not_there_cannot_be_resumed(
-    program: Program, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = answer(capsys, "generate", "--resume", "nothing", "--outputs", str(program.outputs))
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "There is no job 'nothing'" in err
-    assert "--outputs" in err
-    assert not program.outputs.exists()
-
-
 @pytest.mark.slow
 def test_a_second_command_follows_the_first_and_then_makes_its_own_job(program: Program) -> None:
     first = program.start("generate", "--json", script="sections=2 steps=1 at=1 fault=wait")
@@ -276,14 +214,3 @@ def test_a_terminal_gets_a_line_that_moves(program: Program) -> None:
         assert words.encode() in shown
     video = Path(stream(process.stdout).read().decode().splitlines()[-1])
     assert video.read_bytes() == b"video of 73 frames"
-
-
-@pytest.mark.parametrize("command", [["generate"], ["plan"], ["doctor"], ["jobs", "list"], ["page"]])
-def test_an_unknown_argument_leads_to_the_help_of_its_command(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--bogus"])
-    assert ended.value.code == 2
-    help_of_it = f"longtake {' '.join(command)} --help"
-    assert capsys.readouterr().err == f"Unrecognized arguments: --bogus. See: {help_of_it}\n"

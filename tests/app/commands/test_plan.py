@@ -182,20 +182,6 @@ def test_a_small_cap_takes_smaller_tiles_and_says_so(longtake: Longtake) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--card", "gfx1100"], "expected FAMILY:GB"), (["--card", "voodoo:24"], "expected FAMILY:GB"),
-        (["--card", "gfx1100:nan"], "expected FAMILY:GB"),
-        (["--card", "gfx1100:-1"], "expected FAMILY:GB"), (["--seconds", "0"], "seconds is 0"),
-        (["--model", "nope"], "model is 'nope'"), (["--image", "no.png"], "no.png"),
-        (["--model", "framepack-f1", "--mode", "inverted"], "mode is 'inverted'"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_used_is_refused(longtake: Longtake, arguments: list[str], sentence: str) -> None:
-    assert sentence in longtake("plan", *arguments, code=2)
-
-
 def head(longtake: Longtake, *arguments: str) -> tuple[str, str]:
     lines = longtake("plan", *arguments).splitlines()
     return lines[0], lines[-1]

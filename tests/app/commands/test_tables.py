@@ -200,31 +200,6 @@ def test_the_fastest_ways_are_summed_up(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["results"] == results
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            "--branch j --keep 1 --dry-run",
-            "--variants and --dry-run cannot be used with --resume or --branch",
-        ),
-        ("--branch j --keep 1 --variants 2", "--variants and --dry-run cannot be used"),
-        ("--resume j --dry-run", "--variants and --dry-run cannot be used"),
-        ("--resume j --variants 2", "--variants and --dry-run cannot be used"),
-        ("--resume j --steps 3", "Settings are given beside --resume"),
-        ("--keep 1", "--keep and --longer need --branch"),
-        ("--longer 1.2 --prompt a", "--keep and --longer need --branch"),
-        ("--branch j", "--branch needs either --keep or --longer"),
-        ("--branch j --keep 1 --longer 2", "--branch needs either --keep or --longer"),
-    ],
-)
-def test_origins_that_do_not_go_together_are_refused(
-    words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["generate", *words.split(), "--out", str(tmp_path)]) == 2
-    assert sentence in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize(("is_added", "code"), [(True, 0), (False, 2)])
 def test_a_copy_whose_files_are_gone_is_forgotten(
     is_added: bool, code: int, monkeypatch: pytest.MonkeyPatch
