@@ -1,19 +1,23 @@
 """Tests of `longtake` as a program: its output, its exit codes, its end by signals."""
 
+import argparse
 import contextlib
 import json
 import os
 import signal
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+from app.cli import command_parser
 from app.jobs.service import JobService
+from app.web.server import page_parser
 from diffusers_helper import __version__
-from diffusers_helper.request import FINISHING, SETTINGS
-from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
+from tests.support.jobs import ROOT, TIMEOUT, processes_in_group, wait_until
 from tests.support.program import Program, answer, check_contract, stream, until
 
 
@@ -65,15 +69,26 @@ def test_the_mode_is_the_models_first_unless_given(
         assert dry_run(program, capsys, *arguments)["mode"] == mode
 
 
-def test_help_and_version(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, list[argparse.Action]]]:
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not inner:
+        yield name, parser._actions
+    for word, child in inner[0].choices.items() if inner else ():
+        yield from parsers(child, f"{name} {word}".strip())
+
+
+def told(action: argparse.Action) -> str:
+    kind = getattr(action.type, "__name__", "") or (action.type and type(action.type).__name__)
+    facts = (kind, action.nargs, action.default, action.const, [*(action.choices or ())])
+    words = (f"{fact}" for fact in facts if fact not in (None, "", 0, False, []))
+    return " ".join(["/".join(action.option_strings) or action.dest, *words])
+
+
+def test_version_and_the_arguments_of_each_command(program: Program, snapshot: SnapshotAssertion) -> None:
     assert program.run("--version") == (0, f"Longtake {__version__}\n", "")
-    assert "generate" in answer(capsys, "--help")[1]
-    code, out, _ = answer(capsys, "generate", "--help")
-    assert code == 0
-    for name in {*SETTINGS} - {*FINISHING}:
-        assert f"--{name.replace('_', '-')} " in out
-    for words in ("1 to 120 (default: 5)", "default: 31337", "default: outputs", "inverted|forward", "130"):
-        assert words in " ".join(out.split()), words
+    commands = [*parsers(command_parser()), *parsers(page_parser("longtake page"), "page")]
+    lines = [f"{name}: {', '.join(map(told, actions))}" for name, actions in commands]
+    assert "\n".join(line.replace(str(ROOT), "ROOT") for line in lines) == snapshot
 
 
 @pytest.mark.slow

@@ -51,6 +51,8 @@ DEATHS = {
     "each cause": "S done1 sample2 !-6 / S done2 sample3 !-9 / S done3 ~1e6 / S done4 &!-9 / S done5 !-9 / E",
     "memory was full": "&!-9 / S sample1 &!-9 / S sample1 &!-9 / E",
     "where it goes on": "S text !-6 / S sample1 !-6 / E",
+    "ended with its group, as asked": "polite S sample1 !-15",
+    "ended with its group, unasked": "S sample1 !-15 / S sample1 !-1 / E",
     "silent without an end": "alone S !None",
     "lack of memory": "S sample1 !-6%HIP / S sample1 !-6%HIP / E",
     "lack of memory in two stages": "S sample1 !-6%HIP / S decode1 !-6%HIP / E",
@@ -79,6 +81,7 @@ SILENCES = {
     "known, with kernels to compile": "rocm decode=1 S decode1 ~1800 done1 E",
     "known, with compiled kernels": "rocm home decode=1 S decode1 ~1800 done1 E / E",
     "too long the first time": "S sample1 ~3300 step1.1 E / E",
+    "too long, though it took long before": "sample=10000 S sample1 ~3300 E / E",
     "a trial of attention": "attention=2 S attention ~2640 sample1 step1.1 E",
     "an endless trial of attention": "S attention ~3300 E / E",
     "an endless choice of convolutions": "S convolutions ~3300 E / E",
@@ -130,7 +133,7 @@ def played(text: str, clock: Clock) -> tuple[Played, WatchdogTimeouts, dict[str,
                 for card, seconds in (("slow", 100.0), ("fast", 10.0)):
                     timeouts.learn(f"{card}: demo sample 64x64", seconds)
                 engine.card = card_of(word)
-            elif word in ("alone", "rocm", "asked"):
+            elif word in ("alone", "rocm", "asked", "polite"):
                 options[word] = True
             elif word == "home":
                 Path(".cache/miopen").mkdir(parents=True)
@@ -170,7 +173,7 @@ def told(text: str, clock: Clock, patch: pytest.MonkeyPatch) -> Iterator[str]:
     began, line = clock.now, list[str]()
     mode = "inverted" if "+36" in text else "forward"
     supervisor = Supervisor(
-        job_for(mode), engine, timeouts, lambda wait: "asked" in options, compiles="rocm" in options
+        job_for(mode), engine, timeouts, lambda wait: bool({"asked", *(["polite"] if wait else [])} & {*options}), compiles="rocm" in options
     )  # fmt: skip
     try:
         for event in supervisor.make():
