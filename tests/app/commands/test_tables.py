@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable
-from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +13,11 @@ from app.cli import main
 from app.cluster import ClusterTask
 from app.commands import bench, terminal
 from app.commands.arguments import _without_language, aligned, command_words
-from app.commands.generate import Signals, _exit_code, _reason_to_wait
+from app.commands.generate import Signals, _reason_to_wait
 from app.commands.models import command as models
-from app.commands.terminal import ProgressBar, progress
+from app.commands.terminal import progress
 from app.commands.tune import _report
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.machine.local import Speeds
 from diffusers_helper.machine.signals import SIGINT, SIGTERM
 from tests.support.jobs import write_picture
@@ -30,20 +28,6 @@ OUTPUTS = "my videos"
 PAUSED = (
     "The queue of this folder is paused. Continue it with: longtake jobs resume --all --outputs 'my videos'"
 )
-
-
-@pytest.mark.parametrize(
-    ("event", "code"),
-    [
-        (Finished(**ABOUT, video="v", frames=1, seconds=1.0), 0),
-        (Cancelled(**ABOUT, video=None, frames=0), 130),
-        (Failed(**ABOUT, message="m", remedy="", code="bad_input"), 2),
-        (Failed(**ABOUT, message="m", remedy="", code="engine_died"), 1),
-        (None, 1),
-    ],
-)
-def test_the_last_event_is_the_exit_code(event: Event | None, code: int) -> None:
-    assert _exit_code(event) == code
 
 
 def test_a_program_says_once_why_its_job_is_not_made() -> None:
@@ -124,35 +108,6 @@ def test_a_download_is_told_now_and_then_and_at_its_end(
     with pytest.raises(SystemExit) as ended, progress("m", "x", "It is kept.", as_json=as_json):
         raise KeyboardInterrupt
     assert (ended.value.code, capsys.readouterr().err) == (130, "Interrupted. It is kept.\n")
-
-
-ENDS: list[tuple[Event, list[str], str]] = [
-    (
-        Finished(**ABOUT, video="/v.mp4", frames=73, seconds=65.0, steps_skipped=3, advice="Update it."),
-        ["Finished: 73 frames in 1 min 5 s. 3 steps reused what earlier ones computed.", "Update it."],
-        "/v.mp4\n",
-    ),
-    (Finished(**ABOUT, video="/v.mp4", frames=1, seconds=2.0), ["Finished: 1 frame in 2.0 s."], "/v.mp4\n"),
-    (Cancelled(**ABOUT, video=None, frames=0), ["Cancelled."], ""),
-    (
-        Cancelled(**ABOUT, video="/v.mp4", frames=37), ["Cancelled.", "The video so far has 37 frames."],
-        "/v.mp4\n",
-    ),
-    (
-        Failed(**ABOUT, message="It broke.", remedy="Set `steps`.", video="/v.mp4", frames=37),
-        ["It broke. Set --steps.", "The video so far has 37 frames."], "/v.mp4\n",
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("event", "said", "written"), ENDS)
-def test_an_end_is_told_with_what_there_is_to_watch(event: Event, said: list[str], written: str) -> None:
-    out, err = BytesIO(), StringIO()
-    display = ProgressBar(out, err)
-    display.begin(job_of(id="j", folder=Path("/o/j")))
-    display.show(event)
-    assert err.getvalue().splitlines() == ["Job j in /o/j: starting", *said]
-    assert out.getvalue().decode() == written
 
 
 def test_signals_cancel_interrupt_and_kill_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,9 +172,10 @@ def told(text: str, clock: Clock, patch: pytest.MonkeyPatch) -> Iterator[str]:
     patch.setattr(module, "_memory_kills", lambda: engine.kills)
     began, line = clock.now, list[str]()
     mode = "inverted" if "+36" in text else "forward"
+    is_asked = {"asked"} & {*options}, {"asked", "polite"} & {*options}
     supervisor = Supervisor(
-        job_for(mode), engine, timeouts, lambda wait: bool({"asked", *(["polite"] if wait else [])} & {*options}), compiles="rocm" in options
-    )  # fmt: skip
+        job_for(mode), engine, timeouts, lambda wait: bool(is_asked[wait > 0]), compiles="rocm" in options
+    )
     try:
         for event in supervisor.make():
             facts = (getattr(event, name, None) for name in ("stage", "section", "step", "added_in_front"))
