@@ -36,7 +36,7 @@ def some_report(**cases: Any) -> dict[str, Any]:
     part = {"title": "A step", "level": "quick", "reason": "", "seconds": 1.5, "is_complete": True}
     stages = {"decode": {"seconds": 10.0, "planned_bytes": 2**31, "measured_bytes": 2**30}}
     found = {
-        "step": {"this card's plan": {"figures": STEP}},
+        "step": {"this card's plan": {"figures": dict(STEP)}},
         "framepack": {"section": {"figures": {"seconds_per_step": 2.0, "stages": stages}}},
         "attention": {"flash": {"failed": "killed by signal 6"}, "math": {"skipped": "not here"}, **cases},
     }

@@ -57,14 +57,11 @@ def test_what_is_written_of_a_job_where_no_terminal_is(clock: Clock, snapshot: S
         "one that takes longer than foreseen": later(slow_start(job), 60.0, 18)[:24],
         "the next job": history(job, load=5, first=9, step=9, latent=1),
     }
-    lines = list[str]()
+    told = list[str]()
     for name, events in stories.items():
         written = play(events, io.StringIO(), clock)
-        lines += [
-            f"> {name}",
-            *(f"{second:3} s: {' | '.join(told)}" for second, told in written.items() if told),
-        ]
-    assert "\n".join(lines) == snapshot
+        told += [f"> {name}", *(f"{at:3} s: {' | '.join(lines)}" for at, lines in written.items() if lines)]
+    assert "\n".join(told) == snapshot
 
 
 def test_what_a_terminal_shows(clock: Clock, snapshot: SnapshotAssertion) -> None:
@@ -100,7 +97,7 @@ def test_ends_are_told_and_become_exit_codes(snapshot: SnapshotAssertion) -> Non
         for kind in (ProgressBar, JsonLines):
             out, err = io.BytesIO(), io.StringIO()
             display = kind(out, err)
-            display.begin(job_of(id="j", folder=Path("/o/j")))
+            display.begin(job_of(id="j", folder=Path("/o/j")), None, [])
             if end:
                 display.show(end)
             lines.append(f"{_exit_code(end)}: {out.getvalue().decode()!r} {err.getvalue()!r}")
