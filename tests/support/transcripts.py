@@ -76,9 +76,9 @@ def _database_facts(outputs: Path) -> Iterator[tuple[str, str]]:
             if stored.is_file() and settings_of(stored.read_text()) != asked:
                 yield f"{row['id']} asks in its folder", f"{settings_of(stored.read_text())}"
         for row in database.execute("SELECT * FROM commands ORDER BY job, command"):
-            yield f"{row['job']} is told to {row['command']}", row["content"]
+            yield f"{row['job']}.told to {row['command']}", row["content"]
         for row in database.execute("SELECT * FROM transitions ORDER BY job, rowid"):
-            yield f"{row['job']} became {row['state']} at {_since(row['time'])}", row["reason"]
+            yield f"{row['job']}.became {row['state']} at {_since(row['time'])}", f"({row['reason']})"
         ((paused,),) = database.execute("SELECT paused FROM folder").fetchall()
         yield from [("the queue is held, and goes on with", paused)] if paused else []
 
@@ -133,7 +133,7 @@ def changes_of(before: dict[str, str], after: dict[str, str]) -> list[str]:
         owner, dot, fact = name.partition("/" if "/" in name else ".")
         told = f"{mark}{fact} {value}".rstrip()
         told = f"-{fact}" if "line " in name else told
-        if not dot or (new is not None and ("line " in name or value.startswith("{"))):
+        if not dot or (new is not None and "line " in name):
             lines.append(f"{mark} {name}: {value}".rstrip(": "))
         elif (at := together.get(owner + dot)) is not None:
             lines[at] += f", {told}"
