@@ -57,7 +57,7 @@ def settings_of(request: str) -> dict[str, Any]:
     return own_settings(json.loads(request))
 
 
-def _database_facts(outputs: Path) -> Iterator[tuple[str, str]]:
+def database_facts(outputs: Path) -> Iterator[tuple[str, str]]:
     file = outputs / DATABASE_FOLDER / DATABASE_FILE
     if not file.is_file():
         return
@@ -118,7 +118,7 @@ def _content(file: Path, name: str) -> Iterator[tuple[str, str]]:
 
 def facts_of(outputs: Path) -> dict[str, str]:
     """Return all that the database and the files of an outputs folder say."""
-    return dict([*_database_facts(outputs), *_files(outputs)])
+    return dict([*database_facts(outputs), *_files(outputs)])
 
 
 def changes_of(before: dict[str, str], after: dict[str, str]) -> list[str]:

@@ -11,16 +11,14 @@ import pytest
 
 from app.cli import main
 from app.cluster import ClusterTask
-from app.commands import bench, terminal
+from app.commands import terminal
 from app.commands.arguments import _without_language, aligned, command_words
 from app.commands.generate import Signals, _reason_to_wait
 from app.commands.models import command as models
 from app.commands.terminal import progress
 from app.commands.tune import _report
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.local import Speeds
 from diffusers_helper.machine.signals import SIGINT, SIGTERM
-from tests.support.jobs import write_picture
 from tests.support.reported_jobs import job_of
 
 ABOUT: dict[str, Any] = {"job": "j", "time": 1.0}
@@ -210,27 +208,3 @@ def test_videos_are_finished_and_exported_as_the_commands_say(
     target = tmp_path / "frame.png"
     assert main(["export", str(film), str(target), "--at", "1.5"]) == 0
     assert (heard[:2], heard[-1]) == ([film, target], {"at": 1.5})
-
-
-def test_a_preset_is_kept_and_used_for_variants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    picture = str(write_picture(tmp_path / "picture.png"))
-    words = ["generate", "--image", picture, "--prompt", "a ball"]
-    assert main([*words, "--steps", "7", "--seed", "3", "--save-preset", "mine"]) == 0
-    capsys.readouterr()
-    assert main([*words, "--preset", "mine", "--steps", "9", "--variants", "2", "--dry-run", "--json"]) == 0
-    made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(request["steps"], request["seed"]) for request in made] == [(9, 3), (9, 4)]
-
-
-def test_a_benchmark_keeps_the_speeds_that_it_has_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
-    monkeypatch.setattr("app.commands.bench.store_speeds", lambda facts, card, speeds: heard.append(speeds))
-    cases = {"a": {"figures": {"host_to_device_bytes_per_second": 5.0}}, "b": {}}
-    for parts in (
-        {"bus": {"cases": cases}}, {"memory": {"cases": {"b": {}}}, "steps": {"cases": cases}},
-    ):  # fmt: skip
-        bench._keep_speeds({"parts": parts})
-    assert heard == [Speeds(host_to_device_bytes_per_second=5.0)]

@@ -60,7 +60,9 @@ def test_what_is_written_of_a_job_where_no_terminal_is(clock: Clock, snapshot: S
     told = list[str]()
     for name, events in stories.items():
         written = play(events, io.StringIO(), clock)
-        told += [f"> {name}", *(f"{at:3} s: {' | '.join(lines)}" for at, lines in written.items() if lines)]
+        told.append(f"> {name}")
+        for second, lines in written.items():
+            told += [f"{second:3} s: {' | '.join(lines)}"] if lines and second % 40 in (0, 10) else []
     assert "\n".join(told) == snapshot
 
 
