@@ -126,6 +126,6 @@ def test_what_cannot_be_used_is_refused_in_one_line(
         if command.startswith("generate") == is_generate:
             said = longtake.refused(command).replace(str(tmp_path), "TMP").replace(str(ROOT), "ROOT")
             assert said.count("\n") == 1, said
-            lines += [f"> {command.replace(MAKE, 'generate ...')}", said.strip()]
+            lines.append(f"{command.replace(MAKE, 'generate ...')} => {said.strip()}")
             assert sorted(tmp_path.rglob("*")) == before, command
     assert "\n".join(lines) == snapshot

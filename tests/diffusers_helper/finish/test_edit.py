@@ -91,16 +91,14 @@ source:95x64*73@30000/1001+sound,smooth:2x,enlarge:3,speed:0.5
 def test_what_each_text_becomes(snapshot: SnapshotAssertion) -> None:
     lines = list[str]()
     for text in TEXTS:
-        lines.append(f"> {text[:90]}")
         try:
             finishing = Finishing.of(text)
-            lines.append(f"{str(finishing)[:90]} | {finishing.words}")
-            lines += [told(finishing)] if finishing.sources else []
+            lines.append(f"{text[:90]} => {finishing.words} {told(finishing) if finishing.sources else ''}")
         except InputError as error:
-            lines.append(f"{error}"[:200])
+            lines.append(f"{text[:90]} => {error}")
     with pytest.raises(InputError, match="no join"):
         [*finishing_lines("enlarge:2\njoin:3")]
-    assert "\n".join(lines) == snapshot
+    assert "\n".join(map(str.rstrip, lines)) == snapshot
 
 
 def told(finishing: Finishing) -> str:
@@ -109,7 +107,8 @@ def told(finishing: Finishing) -> str:
     plan = [section.total_frames for section in finishing.plan]
     result, work = finishing.result, finishing.nominal_seconds
     times = f"{result.seconds:.3f} s, {work:.3g} s, {finishing.nominal_bytes} B"
-    return f"{result} | {times} | ends {plan[:4]} of {len(plan)} | {len(mixtures)} frames: {shown}"
+    sizes = f"ends {plan[:4]} of {len(plan)} | {len(mixtures)} frames: {shown}"
+    return f"{finishing} | {result} | {times} | {sizes}"
 
 
 def test_steady_colours_undo_a_drift_and_leave_the_same_frame_alone() -> None:
