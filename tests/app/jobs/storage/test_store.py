@@ -4,7 +4,6 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -113,26 +112,6 @@ def test_an_event_is_appended_without_reading_the_log(
         for _ in range(99):
             append_event(log, event)
     assert [one for _, one in EventReader(log).read()] == [event] * 100
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
-        ({"model": "framepack-f1", "mode": "inverted"}, ("inverted", "framepack-f1", "forward")),
-        ({"image": "/nowhere/at-all.png"}, ("at-all.png", "picture file")),
-        ({"image": __file__}, ("test_store.py",)),
-    ],
-)
-def test_bad_input_is_refused_before_there_is_a_job(
-    studio: Studio, changes: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    with pytest.raises(InputError) as refusal:
-        studio.submit("steps=1", **changes)
-    for word in words:
-        assert word in refusal.value.message
-    assert refusal.value.remedy
-    assert not studio.outputs.exists()
 
 
 def test_a_folder_as_model_is_for_the_command_line_only(studio: Studio) -> None:
