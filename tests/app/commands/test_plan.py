@@ -38,13 +38,11 @@ def as_json(longtake: Longtake, *arguments: str) -> dict[str, Any]:
 
 
 PLANS = """
---model framepack-i2v --card gfx1100:24 --seconds 10
 --model framepack-i2v --card gfx1100:24 --steps 10 --cfg 2 --vae-tile 128 --preserved-gb 12.5
 --model framepack-i2v --card gfx1100:16 --preserved-gb 0 --recommended
 --model framepack-f1 --card gfx1100:24 --seconds 1 --vae-chunk 2 --image picture.png
 --model helios-distilled --card gfx103x:24 --seconds 4.1 --steps 2 --shape 9:16
 --model wan-5b --card gfx906:16 --seconds 3
---card gfx1100:24 --one-frame 9
 --card cpu:32 --shape 1:1 --steps 12
 """.strip().splitlines()
 

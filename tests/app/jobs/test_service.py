@@ -1,10 +1,12 @@
 """Tests of what the service tells of a queue in every order, over states that are written by hand."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.jobs.downloads.manager import Downloads
 from app.jobs.job import Job
@@ -36,7 +38,11 @@ def begin(service: JobService, job: Job, started: float, state: Any = "running")
     service.queue.store.enter(job.id, state)
 
 
-def test_the_queue_is_told_in_the_order_in_which_it_is_made(sharing: Sharing, service: JobService) -> None:
+def test_the_queue_is_told_in_the_order_in_which_it_is_made(
+    sharing: Sharing, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count(1)
+    monkeypatch.setattr("time.time", lambda: float(next(seconds)))  # no two changes are in one millisecond
     late, early, away, last, paused, over, interrupted = (
         sharing.add(service, name, model=AWAY if name == "away" else "demo")
         for name in ("late", "early", "away", "last", "paused", "over", "interrupted")
@@ -105,27 +111,22 @@ def section(number: int, sections: int) -> SectionFinished:
     return SectionFinished(job="j", time=1.0, section=number, sections=sections, video="v", frames=9)
 
 
-@pytest.mark.parametrize(
-    ("commands", "last", "finished", "end"),
-    [
-        ("stop_after_section", section(1, 3), 0, "cancel"),
-        ("stop_after_section", section(1, 3), 1, "cancel"),
-        ("stop_after_section wait", section(2, 3), 0, "cancel"),
-        ("stop_after_section", section(3, 3), 0, None),
-        ("wait", section(1, 3), 0, "pause"),
-        ("change", section(2, 3), 1, "pause"),
-        ("wait change", section(2, 3), 2, None),
-        ("wait", section(3, 3), 0, None),
-        ("pause cancel", section(1, 3), 0, None),
-        ("", section(1, 3), 0, None),
-        ("stop_after_section wait", StepDone(job="j", time=1.0, section=1, step=2, steps=2), 0, None),
-        ("stop_after_section wait", None, 0, None),
-    ],
-)
-def test_a_command_ends_a_job_after_a_section_that_is_new(
-    commands: Any, last: Any, finished: int, end: str | None
-) -> None:
-    assert ended_by(commands.split(), last, finished) == end
+COMMANDS = ("", "wait", "change", "stop_after_section", "stop_after_section wait", "pause cancel")
+
+
+def test_a_command_ends_a_job_after_a_section_that_is_new(snapshot: SnapshotAssertion) -> None:
+    step = StepDone(job="j", time=1.0, section=1, step=2, steps=2)
+    events = {f"{number} of 3": section(number, 3) for number in (1, 2, 3)} | {
+        "a step": step,
+        "nothing": None,
+    }
+    lines = list[str]()
+    for commands in COMMANDS:
+        asked: Any = commands.split()
+        for name, event in events.items():
+            ends = [ended_by(asked, event, finished) for finished in (0, 1, 2)]
+            lines.append(f"{commands or 'none'} after {name}: {ends}")
+    assert lines == snapshot
 
 
 def test_a_job_needs_room_for_the_sections_that_are_left_and_counts_from_its_begin(
