@@ -20,10 +20,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_and_disk_for_each_card_and_format(longtake: Longtake, snapshot: SnapshotAssertion) -> None:
     plan = ("models", "plan", "framepack-i2v")
     automatic = longtake(*plan, "--weight-dtype", "auto").splitlines()
-    others = [
-        *longtake(*plan).splitlines()[:3],
-        longtake(*plan, "--weight-dtype", "fp8_e4m3fn").splitlines()[-8],
-    ]
+    stored = longtake(*plan).splitlines()[:3]
+    small = longtake(*plan, "--weight-dtype", "fp8_e4m3fn").splitlines()[-8]
     formats = longtake(*plan, "--formats").splitlines()
     told = [line for line in formats if line.startswith(("as stored", "fp8", "Q4_0", "Q2_K", "With"))]
     assert "\n".join([*automatic, *stored, small, *told]) == snapshot
