@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.cli import main
 from app.cluster import ClusterTask
 from app.commands import terminal
 from app.commands.arguments import _without_language, aligned, command_words
-from app.commands.generate import Signals, _reason_to_wait
+from app.commands.generate import _FOLLOWS, _LEADS, Signals, _reason_to_wait
 from app.commands.models import command as models
 from app.commands.terminal import progress
 from app.commands.tune import _report
@@ -28,29 +29,24 @@ PAUSED = (
 )
 
 
-def test_a_program_says_once_why_its_job_is_not_made() -> None:
-    continued = "Continue it with: longtake jobs resume j --outputs 'my videos'"
-    follows = "Another program makes the jobs of this folder. It will make this one in its turn, and this "
-    follows += "program follows it."
-    leads = "The other program has ended. This one makes the job now."
-    rows: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
-        ({"state": "paused", "message": "Paused."}, {"is_follower": True}, "", f"Paused. {continued}"),
-        ({"message": "No model.", "remedy": "Get it."}, {"is_paused": True}, "", "No model. Get it."),
-        ({"state": "waiting", "message": "Full."}, {"is_follower": True}, "", "Full. "),
-        ({}, {"is_follower": True, "is_paused": True}, "", follows),
-        ({}, {"is_paused": True}, follows, PAUSED),
-        ({"state": "running"}, {"is_paused": True}, "", ""),
-        ({}, {}, follows, leads),
-        ({}, {}, leads, leads),
-        ({}, {}, PAUSED, ""),
-    ]
-    for facts, service_facts, reported, expected in rows:
+def test_a_program_says_once_why_its_job_is_not_made(snapshot: SnapshotAssertion) -> None:
+    rows: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"state": "paused", "message": "Paused."}, {"is_follower": True}, ""),
+        ({"message": "No model.", "remedy": "Get it."}, {"is_paused": True}, ""),
+        ({"state": "waiting", "message": "Full."}, {"is_follower": True}, ""),
+        ({}, {"is_follower": True, "is_paused": True}, ""), ({}, {"is_paused": True}, _FOLLOWS),
+        ({"state": "running"}, {"is_paused": True}, ""), ({}, {}, _FOLLOWS), ({}, {}, _LEADS),
+        ({}, {}, PAUSED),
+    ]  # fmt: skip
+    told = list[str]()
+    for facts, service_facts, reported in rows:
         state = {"is_follower": False, "is_paused": False, **service_facts}
         job = job_of(**{"id": "j", "state": "queued", **facts})
         service: Any = SimpleNamespace(
             job=lambda _, job=job: job, crew=SimpleNamespace(**state), queue=SimpleNamespace(**state)
         )
-        assert _reason_to_wait(service, "j", reported, OUTPUTS) == expected
+        told.append(_reason_to_wait(service, "j", reported, OUTPUTS))
+    assert told == snapshot
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

@@ -62,7 +62,7 @@ def test_what_is_written_of_a_job_where_no_terminal_is(clock: Clock, snapshot: S
         written = play(events, io.StringIO(), clock)
         told.append(f"> {name}")
         for second, lines in written.items():
-            told += [f"{second:3} s: {' | '.join(lines)}"] if lines and second % 40 in (0, 10) else []
+            told += [f"{second:3} s: {' | '.join(lines)}"] if lines and second % 60 in (0, 10) else []
     assert "\n".join(told) == snapshot
 
 
@@ -109,7 +109,7 @@ def test_ends_are_told_and_become_exit_codes(snapshot: SnapshotAssertion) -> Non
 def test_programs_get_share_and_estimate_of_each_stage(snapshot: SnapshotAssertion) -> None:
     stdout = io.BytesIO()
     display = JsonLines(stdout, io.StringIO())
-    for event in slow_start(job_of())[::4]:
+    for event in slow_start(job_of())[::7]:
         display.tick()
         display.show(event)
     assert stdout.getvalue().decode() == snapshot

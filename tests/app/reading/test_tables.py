@@ -108,7 +108,7 @@ def test_what_tables_and_lines_are_read_as(tmp_path: Path, snapshot: SnapshotAss
     lines = [f"{name} {field!r}: {[*table_rows(chr(10).join((name, field, '')))]}" for name, field in cells]
     for text, encoding in TABLES:
         content = text.encode(encoding, "surrogateescape")
-        lines += [f"> {text!r} in {encoding}", *told(tmp_path, content, "a.csv")]
+        lines.append(" | ".join([f"{text!r} in {encoding}", *told(tmp_path, content, "a.csv")]))
     (tmp_path / "text.png").write_text("no picture")
     lines += ["> lines", *told(tmp_path, "\n".join(LINES).encode(), "a.jsonl")]
     lines += ["> empty", *told(tmp_path, b"", "a.jsonl"), *told(tmp_path, b"PK\x03\x04", "a.xlsx")]
