@@ -32,7 +32,6 @@ class Longtake:
         assert ended == code, err
         return out + err if code else out
 
-
     def refused(self, command: str) -> str:
         """Run a command as it is typed, and return its exit code with all that it prints."""
         self.output.readouterr()
