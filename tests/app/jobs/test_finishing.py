@@ -45,6 +45,8 @@ def test_what_follows_a_video_is_queued_once_and_in_turn(
     assert forecast(service.queue.store, second.request)["is_measured"]
     (third,) = service.history.made_by(press_after(second.id))
     assert (third.parent, third.request.then) == (second.id, "")
+    pace = PaceBook(service).pace(job.request.model)
+    assert (pace and pace.jobs, second.request.model) == (1, job.request.model)
     # After a crash before the end was written, the end comes again.
     add_following(service.queue.store, service.job(job.id), JobFolder(job.folder).video)
     assert service.history.made_by(press_after(job.id)) == [service.job(second.id)]

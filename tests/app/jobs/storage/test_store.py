@@ -10,6 +10,7 @@ import pytest
 from app.jobs.service import JobService
 from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
+from app.jobs.storage.owners import JobOwner, standing_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
 from tests.support.jobs import Studio, damage_database, kill, run_program
@@ -40,6 +41,16 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert (job.state, job.frames) == ("finished", 109)
     assert (job.started or 0.0) > (began or 0.0)  # the time without a program does not count
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
+
+
+def test_a_program_of_another_computer_may_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.jobs.storage.owners._host", lambda: "here/boot")
+    hosts = ("here/boot", "here/earlier", "container/boot", "there/another")
+    standings = [standing_of(tmp_path, f"{host}:1:1") for host in hosts]
+    assert standings == ["dead", "dead", "dead", "unknown"]
+    owner = JobOwner(tmp_path)
+    assert standing_of(tmp_path, owner.enter()) == "alive"
+    owner.leave()
 
 
 def test_a_program_that_dies_later_is_noticed_too(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
