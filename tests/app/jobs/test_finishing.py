@@ -134,10 +134,3 @@ def test_the_command_tells_what_it_would_make(
     assert (plan["frames"], plan["fps"], plan["seconds"]) == (120, 30, 4)
     assert main(["finish", str(film), "--trim", "-0.5", "--mute", *tell]) == 0
     assert "96x64, 15 frames, 0.50 s at 30 fps" in capsys.readouterr().out
-    for arguments, problem in {
-        (str(film),): "There is nothing to do to the video.",
-        (str(film), "--enlarge", "5"): "has enlarge '5'",
-        ("gone.mp4", "--reverse"): "gone.mp4 is no file and no job",
-    }.items():
-        assert main(["finish", *arguments, *tell]) == 2
-        assert problem in capsys.readouterr().err
