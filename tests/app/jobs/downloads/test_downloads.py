@@ -248,6 +248,21 @@ def test_a_model_that_was_removed_before_its_check_is_named() -> None:
     check.end()
 
 
+@pytest.mark.parametrize(
+    ("task", "code", "errors", "message"),
+    [
+        ("get", 0, "a notice", ""), ("convert", 2, "progress\nIt is too large.", "It is too large."),
+        ("get", 1, "Traceback\nKeyError: 1", "The process for it has died (KeyError: 1)."),
+        ("convert", -9, "", "The process for it has died (exit code -9)."),
+    ],
+)  # fmt: skip
+def test_a_process_that_fails_tells_its_last_line(task: str, code: int, errors: str, message: str) -> None:
+    process: Any = ModelProcess.__new__(ModelProcess)
+    process.task, process.message, process._process = task, "", SimpleNamespace(returncode=code)
+    process._child = SimpleNamespace(errors=SimpleNamespace(text=lambda: errors))
+    assert (process.has_failed, process.message) == (code != 0, message)
+
+
 def test_a_model_is_told_by_what_happens_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
