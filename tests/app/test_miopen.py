@@ -8,11 +8,19 @@ import pytest
 
 from app.cli import main
 from app.commands.arguments import apply_engine_environment
+from app.miopen import find_mode_findings
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, find_mode_of
 from tests.app.conftest import Longtake
 from tests.support.jobs import TIMEOUT
 from tests.support.program import Program, until
+
+
+def test_only_the_mode_normal_may_be_enforced() -> None:
+    environs = [{"MIOPEN_FIND_ENFORCE": "4", **mode} for mode in ({}, {FIND_MODE_VARIABLE: "NORMAL"})]
+    assert [bool(remedy) for environ in environs for _, remedy in find_mode_findings(environ)] == [False]
+    (_, unsafe) = find_mode_findings({"MIOPEN_FIND_ENFORCE": " search_db_update", FIND_MODE_VARIABLE: "FAST"})
+    assert unsafe == ("MIOPEN_FIND_ENFORCE=SEARCH_DB_UPDATE is not safe with find mode FAST", "Leave it out.")
 
 
 @pytest.mark.parametrize(

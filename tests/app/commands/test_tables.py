@@ -15,6 +15,7 @@ from app.cluster import ClusterTask
 from app.commands import terminal
 from app.commands.arguments import _without_language, aligned, command_words
 from app.commands.generate import _FOLLOWS, _LEADS, Signals, _reason_to_wait
+from app.commands.inspect import _lines
 from app.commands.models import command as models
 from app.commands.terminal import progress
 from app.commands.tune import _report
@@ -147,6 +148,14 @@ def test_the_fastest_ways_are_summed_up(capsys: pytest.CaptureFixture[str]) -> N
     ]
     _report(results, True, {"model": "m"}, "rocm=7")  # pyright: ignore[reportArgumentType]
     assert json.loads(capsys.readouterr().out)["results"] == results
+
+
+def test_the_first_problem_of_weights_is_left_to_standard_error() -> None:
+    size = {"tensors": 0, "bytes": 0, "file_bytes": 0, "dtypes": {}, "parts": {}, "hints": ["Try it."]}
+    inspection: Any = SimpleNamespace(
+        path="a.pt", format="", model="", variant="", problems=["one", "other"], **size
+    )
+    assert _lines(inspection) == ["a.pt: no known format, 0 GB", "holds: not known", "Try it.", "other"]
 
 
 @pytest.mark.parametrize(("is_added", "code"), [(True, 0), (False, 2)])

@@ -81,7 +81,8 @@ smooth:60,smooth:60 source:96x64*36000@30 source:96x64*36001@30 {32 * ONE} {33 *
 {A},speed:0.5,smooth:2x {A},speed:3 {A},speed:10,reverse,loop {A},loop,mute {A},colours
 {A},enlarge:2,smooth:60 source:96x64*8@30,source:96x64*8@30,join:4
 source:96x64*8@30,source:96x64*8@30,join:5 source:96x64*30@60,smooth:120 source:96x64*30@60,smooth:121
-source:96x64*30@60,smooth:60 source:2048x1536*9@30,enlarge:3 source:2048x2050*9@30,enlarge:3
+source:96x64*30@60,smooth:60 source:96x64*8@60,smooth:110
+source:2048x1536*9@30,enlarge:3 source:2048x2050*9@30,enlarge:3
 source:96x64*30000@30,speed:0.1 source:96x64*72@30 source:96x64*73@30 source:96x64*3@30 source:96x64*20@1
 source:2000x2000*45@30 source:96x64*30@30,source:50x50*11@25,join:0 enlarge:2,join:3
 source:95x64*73@30000/1001+sound,smooth:2x,enlarge:3,speed:0.5
