@@ -72,6 +72,11 @@ def test_the_queue_is_told_in_the_order_in_which_it_is_made(
     assert [job.id for job in service.recent_jobs(2)] == [over.id, paused.id]
     service.queue.resume(paused.id)
     assert [job.id for job in service.recent_jobs(1)] == [paused.id]
+    with service.queue.store.transaction() as database:
+        database.execute("DELETE FROM transitions")  # as if an old version had made them all
+    for job, facts in ((over, {"ended": 900.0}), (late, {"started": 800.0}), (last, {"created": 700.0})):
+        service.queue.store.add_facts(job.id, **facts)
+    assert [job.id for job in service.recent_jobs(3)] == [over.id, late.id, last.id]
 
 
 def test_a_state_of_an_old_version_has_no_time(sharing: Sharing, service: JobService) -> None:
