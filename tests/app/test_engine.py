@@ -180,6 +180,7 @@ def test_a_cancel_is_for_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         orders.listen(lines)
 
     hear("run a", "cancel b")
+    assert sent == []
     first = orders.take()
     hear("cancel b", "run b")
     assert (first.job, first.cancel.is_cancelled, sent) == ("a", False, [])

@@ -154,13 +154,7 @@ def test_the_queue(story: Story, snapshot: SnapshotAssertion) -> None:
     lock.release()
     (story.outputs / "job-c" / "request.json").write_text('{"steps": 1e9}')
     shutil.rmtree(story.outputs / DATABASE_FOLDER)
-    story(
-        "jobs list",
-        "jobs pause nojob",
-        "jobs resume job-c",
-        "jobs list",
-        "jobs resume --all",
-    )
+    story("jobs list", "jobs pause nojob", "jobs resume job-c", "jobs list", "jobs resume --all")
     assert story.told() == snapshot(name="edits and damage")
 
 
@@ -169,31 +163,18 @@ def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> N
     story.claims()
     story.makes("job-a", 1)
     story(
-        "jobs pause job-a",
-        "jobs pause job-a",
-        "jobs resume job-a",
-        "jobs resume job-a",
-        "jobs cancel --after-section job-a",
-        "jobs change job-a --prompt up",
-        "jobs change job-a --seed 5",
-        "jobs takes job-a --count 1",
-        "jobs delete job-b",
-        "jobs branch job-a --keep 1 --seed 7",
-        "jobs pause job-c",
-        "jobs wait job-a",
-        "jobs remove job-a",
-        "jobs branch job-a --longer 1.2",
-    )
+        "jobs pause job-a", "jobs pause job-a", "jobs resume job-a", "jobs resume job-a",
+        "jobs cancel --after-section job-a", "jobs change job-a --prompt up", "jobs change job-a --seed 5",
+        "jobs takes job-a --count 1", "jobs delete job-b", "jobs branch job-a --keep 1 --seed 7",
+        "jobs pause job-c", "jobs wait job-a", "jobs remove job-a", "jobs branch job-a --longer 1.2",
+    )  # fmt: skip
     story.rests("job-a")
     queue, branch = story.service.queue, story.service.job("job-c").request
     story(
-        "jobs change job-a --prompt down --seed 8",
-        "jobs change job-a --crf 3",
-        "jobs takes job-a --count 9",
-        "jobs branch job-a --keep 9",
-        "jobs branch job-a --keep 1",
+        "jobs change job-a --prompt down --seed 8", "jobs change job-a --crf 3",
+        "jobs takes job-a --count 9", "jobs branch job-a --keep 9", "jobs branch job-a --keep 1",
         "jobs delete job-d",
-    )
+    )  # fmt: skip
     for change in (
         {"prompt": "b", "seconds": 6.0},
         {"crf": 30},
@@ -214,12 +195,9 @@ def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> N
     story("jobs cancel job-e", "jobs resume job-e", "jobs pause job-e", "jobs takes job-e --count 1 --keep 1")
     story.looks_at_choices("aeh")
     story(
-        "jobs resume job-e",
-        "jobs pause job-e",
-        "jobs resume job-f",
-        "jobs wait job-f --off",
+        "jobs resume job-e", "jobs pause job-e", "jobs resume job-f", "jobs wait job-f --off",
         "jobs branch job-e --keep 1",
-    )
+    )  # fmt: skip
     story.looks_at_choices("aefg")
     story("jobs delete job-i")
     story.claims()
