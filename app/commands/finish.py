@@ -84,10 +84,11 @@ def _source(service: JobService, text: str) -> Job | Path:
     """Find what a person names: a job, also by its video, or another file."""
     path = expanded_path(text, "video").absolute()
     folder = JobFolder(path.parent)
-    with suppress(NoSuchJob):
-        job = service.job(folder.job if path == folder.video else text)
-        if not path.exists() or job.folder.absolute() == folder.path:
-            return job
+    if service.queue.store.outputs.is_dir():  # a look for a job would make the folder
+        with suppress(NoSuchJob):
+            job = service.job(folder.job if path == folder.video else text)
+            if not path.exists() or job.folder.absolute() == folder.path:
+                return job
     if path.exists():
         return path
     raise InputError(f"{text} is no file and no job; expected a video.", "Check the path, or the job's id.")

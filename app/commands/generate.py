@@ -152,7 +152,8 @@ def follow_jobs(
 
 def open_service(arguments: argparse.Namespace) -> JobService:
     outputs = expanded_path(arguments.outputs, "outputs")
-    if (job_id := arguments.resume or arguments.branch) and not outputs.is_dir():
+    job_id = arguments.branch if arguments.resume is None else arguments.resume
+    if job_id is not None and not outputs.is_dir():
         raise NoSuchJob(job_id)
     service = JobService(outputs, *([InProcessEngine()] if arguments.in_process else []))
     if job_id and (arguments.branch or allows(service.job(job_id), "resume")):

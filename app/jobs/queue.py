@@ -287,7 +287,7 @@ class Queue:
     def restore(self, job_id: str) -> Job:
         with self.store.change() as database:
             restore_job(self.store, job_id)
-            import_jobs(database, self.store.outputs)  # if the database was lost since
+            import_jobs(database, self.store.outputs)
         return self.store.job(job_id)
 
     def delete(self, job_id: str) -> None:

@@ -1,5 +1,6 @@
 """Fixtures for the tests of the program: its command line, several of it over one folder, and a hub."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,12 @@ class Longtake:
         ended, out, err = answer(self.output, *map(str, arguments))
         assert ended == code, err
         return out + err if code else out
+
+    def refused(self, command: str) -> str:
+        """Run a command as it is typed, and return its exit code with all that it prints."""
+        self.output.readouterr()
+        ended, out, err = answer(self.output, *shlex.split(command))
+        return f"{ended}: {out}{err}"
 
 
 @pytest.fixture

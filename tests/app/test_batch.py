@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch import MAX_BYTES, random_seed, read_batch, variants
+from app.batch import random_seed, read_batch, variants
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import MAX_SEED, GenerationRequest
@@ -51,57 +51,6 @@ def test_json_lines_and_csv_say_the_same(folder: Path) -> None:
     assert (one.prompt, one.seed, one.seconds, one.steps, one.mode) == (SCRIPTS, 5, 2.5, 3, "inverted")
     assert (other.prompt, other.mode, other.vae_tile) == ("two\nlines", "forward", None)
     assert Path(one.image).samefile(folder / "boat.png")
-
-
-def test_every_problem_is_told_with_its_line(folder: Path) -> None:
-    (folder / "text.png").write_text("no picture")
-    found = read_batch(
-        write(
-            folder, "a.jsonl",
-            '{"image": "boat.png", "prompt": "a"}', '{"image": "boat.png"', "[1]", "[" * 100_000,
-            '{"image": "boat.png", "steps": 1000}', '{"image": "boat.png", "style": "x"}', '{"seed": 1}',
-            '{"image": "none.png"}', '{"image": "text.png"}', '{"image": "boat.png", "model": "none"}',
-            '{"image": "boat.png", "model": 3}', '{"image": "~nobody-of-that-name/boat.png"}',
-        ),
-        {},
-    )  # fmt: skip
-    reported = {line: one for line, one in found.items() if isinstance(one, str)}
-    assert found.keys() - reported.keys() == {1}
-    words = {
-        2: "is not JSON", 3: "a JSON object", 4: "is not JSON", 5: "`steps` is 1000", 6: "'style' is not a",
-        7: "no picture", 8: "none.png cannot be read", 9: "is not a picture", 10: "`model` is 'none'",
-        11: "`model` is 3", 12: "a user with a home folder",
-    }  # fmt: skip
-    assert reported.keys() == words.keys()
-    assert [line for line in words if words[line] not in reported[line]] == [], reported
-
-
-def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
-    rows = "image,prompt,seed", 'boat.png,"a\nb",five', "boat.png,a,1,2", "boat.png,a,7.0", 'boat.png,"open'
-    found = read_batch(write(folder, "a.csv", *rows), {})
-    reported = {line: one for line, one in found.items() if isinstance(one, str)}
-    good = {line: one.seed for line, one in found.items() if not isinstance(one, str)}
-    assert good == {5: 7}
-    assert reported.keys() == {2, 4, 6}
-    assert "`seed` is 'five'" in reported[2]
-    assert "4 fields" in reported[4]
-    assert "not CSV" in reported[6]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "no line with a video"),
-        (b"\xff\xfe", "a text file in UTF-8"),
-        (b" " * (MAX_BYTES + 1), "larger than 16 MiB"),
-    ],
-)
-def test_a_file_that_cannot_be_read_as_a_whole_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
-    (tmp_path / "a.jsonl").write_bytes(content)
-    with pytest.raises(InputError, match=words):
-        read_batch(tmp_path / "a.jsonl", {})
-    with pytest.raises(InputError, match="cannot be read"):
-        read_batch(tmp_path, {})
 
 
 @given(st.integers(0, MAX_SEED), st.integers(1, 20))

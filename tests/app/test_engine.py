@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import EngineDied, EngineProcess
+from app.jobs.making.engine_client import EngineDied, EngineProcess, Orders
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, JobStarted, StepDone, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import (
@@ -169,16 +169,25 @@ def test_events_come_as_they_were_sent_whatever_libraries_print(
     assert written == ""
 
 
-def test_a_cancel_concerns_only_the_job_that_is_running(
-    tmp_path: Path, model: str, engine: EngineProcess
-) -> None:
-    stream = engine.run(job_for(tmp_path, model, "fault=wait"))
-    engine.cancel("next")
-    assert not isinstance(next(filter(None, stream)), Cancelled)
-    engine.cancel("next")
-    engine.cancel("job")
-    assert isinstance(reported(stream)[-1], Cancelled)
-    assert isinstance(reported(engine.run(job_for(tmp_path, model, "steps=1", "next")))[-1], Finished)
+def test_a_cancel_is_for_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.jobs.making.engine_client.os._exit", lambda _: None)
+    sent = list[Event]()
+    orders = Orders(sent.append)
+
+    def hear(*words: str) -> None:
+        facts = {"folder": "", "blocklist": []}
+        lines: Any = [json.dumps({"do": word.split()[0], "job": word.split()[1], **facts}) for word in words]
+        orders.listen(lines)
+
+    hear("run a", "cancel b")
+    assert sent == []
+    first = orders.take()
+    hear("cancel b", "run b")
+    assert (first.job, first.cancel.is_cancelled, sent) == ("a", False, [])
+    hear("cancel a")
+    assert (first.cancel.is_cancelled, sent) == (True, [])
+    hear("cancel b")
+    assert sent == [Cancelled(job="b", time=0.0, video=None, frames=0)]
 
 
 def test_a_cancel_while_the_libraries_load_ends_the_job(

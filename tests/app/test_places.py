@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.doctor import examine
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
@@ -31,20 +30,6 @@ def test_a_path_is_expanded_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         expanded_path(NOBODY, "out")
     with pytest.raises(InputError, match=r"out is '/x\\udcff'; expected a name in UTF-8"):
         expanded_path(os.fsdecode(b"/x\xff"), "out")
-
-
-@pytest.mark.parametrize("name", [NOBODY, os.fsdecode(b"/nowhere/x\xff")], ids=["no home", "not UTF-8"])
-def test_a_place_that_is_none_is_named(name: str, longtake: Longtake, tmp_path: Path) -> None:
-    photo, shown = str(write_photo(tmp_path / "photo.png")), repr(name)
-    out = str(tmp_path / "outputs")
-    generate = ("generate", "--prompt", "a ball")
-    for command in ((*generate, "--out", out), ("plan",)):
-        reported = longtake(*command, "--image", name, code=2)
-        assert f"--image is {shown}" in reported
-    for option in ("--outputs", "--out"):
-        assert f"--outputs is {shown}" in longtake("doctor", option, name, code=2)
-        assert f"--outputs is {shown}" in longtake("page", "--port", "0", option, name, code=2)
-    assert f"--outputs is {shown}" in longtake(*generate, "--image", photo, "--out", name, code=2)
 
 
 def test_a_proxy_that_needs_a_missing_package_is_named(
@@ -111,16 +96,6 @@ def test_an_output_without_room_is_told_and_one_without_a_reader_is_not() -> Non
         )  # fmt: skip
         os.close(output)
         assert (ended.returncode, ended.stderr) == end
-
-
-@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x"])
-def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str) -> None:
-    report = examine(
-        "demo", Path(out), {}, probe=lambda _: {"torch": "2", "hip": "", "cuda": "", "devices": 0}
-    )
-    (finding,) = [finding for finding in report if finding.topic == "disk"]
-    assert (finding.level, finding.remedy) == ("problem", "Choose another folder with --outputs.")
-    assert f"{out} cannot be written" in finding.text
 
 
 @pytest.mark.slow

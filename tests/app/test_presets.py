@@ -25,7 +25,8 @@ def test_a_preset_comes_back_as_it_was(tmp_path: Path) -> None:
     assert preset_names(folder) == ()
     assert start_settings(folder).settings == {}
     settings = {"prompt": "Ein Boot 红色的船", "steps": 9, "vae_tile": None, "cfg": 2}
-    file = save_preset(folder, "nächtlich 夜", {**settings, "image": "/srv/ada/boat.png"})
+    pictures = {"image": "/srv/ada/boat.png", "pictures": "2.4s: /srv/ada/sea.png"}
+    file = save_preset(folder, "nächtlich 夜", settings | pictures)
     assert json.loads(file.read_text(encoding="utf-8")) == settings
     assert load_preset(folder, "nächtlich 夜").settings == settings
     save_preset(folder, START, {"steps": 4})

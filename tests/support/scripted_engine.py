@@ -15,7 +15,6 @@ from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
 from diffusers_helper.events import (
     Event,
-    Failed,
     Finished,
     JobStarted,
     SectionFinished,
@@ -114,14 +113,6 @@ def make(
     timeouts = timeouts or WatchdogTimeouts()
     made += Supervisor(job_for(mode), engine, timeouts, lambda wait: False, **settings).make()
     return made
-
-
-def failure(engine: Script) -> Failed:
-    """Return the final event of a job whose engine has died too often."""
-    end = make(engine)[-1]
-    assert isinstance(end, Failed)
-    assert end.code == "engine_died"
-    return end
 
 
 def warnings(events: list[Event]) -> list[str]:

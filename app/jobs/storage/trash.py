@@ -35,13 +35,13 @@ def remove_job(store: JobStore, job_id: str) -> None:
 
 
 def restore_job(store: JobStore, job_id: str) -> None:
+    """Move a job's folder back, from which `import_jobs` then restores its row."""
     # A name such as "../x" would lead out of the folder, so the given name has to be in the list of names.
     folder = next((folder for folder in removed_jobs(store.outputs) if folder.name == job_id), None)
     if folder is None:
         raise NoSuchJob(job_id)
-    with store.transaction() as database:
+    with store.transaction():
         _move(store, folder, store.outputs / job_id)
-        update_row(database, job_id, removed=None)
 
 
 def _move(store: JobStore, source: Path, target: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.bench import runner
 from app.bench.report import failures, planned_peaks
@@ -34,39 +35,31 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "annes-tower")
 
 
-def test_figures_reasons_and_wrong_plans_are_in_the_report(tmp_path: Path) -> None:
-    report = run(tmp_path / "out", {"bus": "good"})
-    part = report["parts"]["bus"]
-    assert part["cases"]["one"]["figures"]["value"] == 1.2346
-    assert part["cases"]["two"]["figures"]["infinite"] is None
-    assert part["cases"]["three"] == {"skipped": "this card has no such kernel"}
-    assert report["is_complete"]
-    assert [(row["case"], row["ratio"], row["is_off"]) for row in planned_peaks(report)] == [
-        ("one", 1.3, True), ("two, text", 1.0, False),
-    ]  # fmt: skip
-    assert not (tmp_path / "out" / "files").exists()
+NEEDS: dict[str, dict[str, Any]] = {
+    "another maker": {"kinds": ("cuda",)}, "disk": {"ram_bytes": 0, "disk_bytes": 10**9 * GB},
+    "memory": {"ram_bytes": 10**6 * GB}, "device": {"ram_bytes": 0, "device_bytes": 25 * GB},
+    "a GPU": {"kinds": ("rocm", "cuda")},
+}  # fmt: skip
 
 
-def test_a_lack_of_memory_is_a_result_and_no_private_word_is_left(tmp_path: Path) -> None:
-    report = run(tmp_path / "out", {"bus": "out_of_memory"})
-    cases = report["parts"]["bus"]["cases"]
-    assert cases["too large"] == {"failed": "out of memory"}
-    assert cases["small"] == {"figures": {"value": 1}}
-    assert cases["unknown"]["failed"].startswith("RuntimeError: cannot open <home>")
-    text = (tmp_path / "out" / "report.json").read_text(encoding="utf-8").lower()
-    for word in ("annelise", "annes-tower", "hf_1234", str(tmp_path).lower()):
-        assert word not in text, word
-
-
-def test_an_abort_is_the_result_of_its_case_and_the_part_goes_on(tmp_path: Path) -> None:
-    report = run(tmp_path / "out", {"bus": "aborts"})
-    cases = report["parts"]["bus"]["cases"]
-    assert cases["before"] == {"figures": {"value": 1}}
-    words = "its process ended with -6 (HSA: BlockAllocator::alloc failed)"
-    assert cases["deadly"] == {"failed": words}
-    assert cases["after"] == {"figures": {"value": 2}}
-    assert report["is_complete"]
-    assert failures(report) == [f"bus: deadly: {words}"]
+def test_what_a_run_leaves_in_its_report(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    told = dict[str, Any]()
+    for kind in ("good", "out_of_memory", "aborts", "dies_at_once"):
+        report = run(tmp_path / kind, {"bus": kind})
+        part = report["parts"]["bus"]
+        told[kind] = [f"{label}: {case}" for label, case in part["cases"].items()]
+        told[kind].append(f"{part['reason']!r}, {report['is_complete']}, {failures(report)}")
+        told[kind] += map(str, planned_peaks(report))
+        assert not (tmp_path / kind / "files").exists()
+        text = (tmp_path / kind / "report.json").read_text(encoding="utf-8").lower()
+        for word in ("annelise", "annes-tower", "hf_1234", str(tmp_path).lower()):
+            assert word not in text, word
+    for name, needs in NEEDS.items():
+        card = FACTS["card"] | {"kind": "cpu" if name == "a GPU" else FACTS["card"]["kind"]}
+        part = run(tmp_path / name, {"bus": "good"}, needs=needs, card=card)["parts"]["bus"]
+        reason = part["reason"] if name == "device" else part["reason"].partition(";")[0]
+        told[name] = f"{part['cases']} {reason}"
+    assert told == snapshot
 
 
 def test_a_hang_is_a_result_and_the_next_part_is_measured(
@@ -77,34 +70,6 @@ def test_a_hang_is_a_result_and_the_next_part_is_measured(
     assert report["parts"]["bus"]["cases"]["endless"]["failed"].startswith("no answer within ")
     assert "one" in report["parts"]["products"]["cases"]
     assert not report["is_complete"]
-
-
-def test_a_process_that_dies_at_once_is_not_tried_again(tmp_path: Path) -> None:
-    part = run(tmp_path / "out", {"bus": "dies_at_once"})["parts"]["bus"]
-    assert (part["reason"], part["cases"]) == ("its process ended with 7", {})
-
-
-@pytest.mark.parametrize(
-    ("needs", "reason"),
-    [
-        ({"kinds": ("cuda",)}, "it is for AMD cards"),
-        ({"ram_bytes": 0, "disk_bytes": 10**9 * GB}, "GB of free disk space; there are"),
-        ({"ram_bytes": 10**6 * GB}, "GB of free main memory; there are"),
-        ({"ram_bytes": 0, "device_bytes": 25 * GB}, "it needs 25 GB of memory of the card; there are 24 GB"),
-    ],
-)
-def test_a_part_that_cannot_run_is_left_out_with_its_reason(
-    tmp_path: Path, needs: dict[str, Any], reason: str
-) -> None:
-    part = run(tmp_path / "out", {"bus": "good"}, needs=needs)["parts"]["bus"]
-    assert reason in part["reason"]
-    assert part["cases"] == {}
-
-
-def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
-    card = {**FACTS["card"], "kind": "cpu"}
-    part = run(tmp_path / "out", {"bus": "good"}, needs={"kinds": ("rocm", "cuda")}, card=card)
-    assert part["parts"]["bus"]["reason"] == "there is no GPU"
 
 
 def test_a_killed_run_leaves_a_valid_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 """Tests of the commands that put the nodes into ComfyUI, and of the command that examines a file."""
 
+import shutil
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from app.cli import main
 from app.commands.pack import NAME
 from diffusers_helper import __version__
 from diffusers_helper.machine.packages import FRAMEPACK
@@ -22,64 +23,37 @@ def comfyui(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_pack_replaces_itself(
-    comfyui: Path, capsys: pytest.CaptureFixture[str], longtake: Longtake
+def test_the_pack_is_installed_replaced_and_removed_and_nothing_else(
+    comfyui: Path, tmp_path: Path, longtake: Longtake, snapshot: SnapshotAssertion
 ) -> None:
-    places = comfyui / "custom_nodes"
-    for _ in range(2):
-        assert main(["install-comfyui-nodes", str(comfyui)]) == 0
-        assert [path.name for path in places.iterdir()] == [NAME]
-        printed = capsys.readouterr().out
-        assert f"Wrote {places / NAME}." in printed
-        assert f"need {', '.join(FRAMEPACK)}: run it with -m pip install -r" in printed
-    assert (places / NAME / "_vendor" / "rocm_nodes" / "registry.py").is_file()
-    (places / NAME / "__pycache__").mkdir()
-    assert main(["uninstall-comfyui-nodes", str(comfyui)]) == 0
-    assert list(places.iterdir()) == []
-    assert "does not exist" in longtake("uninstall-comfyui-nodes", comfyui, code=2)
-    assert "expected a folder of ComfyUI" in longtake("install-comfyui-nodes", places, code=2)
+    lines, places = list[str](), comfyui / "custom_nodes"
 
+    def tell(verb: str, folder: Path, what: str = "") -> None:
+        said = longtake.refused(f"{verb}-comfyui-nodes '{folder}'").replace(str(tmp_path), "TMP")
+        there = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("custom_nodes/*"))
+        lines.extend([f"> {verb} {what}".rstrip(), *said.splitlines(), f"there: {there}"])
 
-@pytest.mark.parametrize("inner", ["", "ComfyUI"])
-def test_folders_with_nodes_alone_are_found(tmp_path: Path, inner: str, longtake: Longtake) -> None:
-    """Check the folders of --base-directory and the Desktop app, and the one around the portable version."""
-    (tmp_path / inner / "custom_nodes").mkdir(parents=True)
-    assert "ComfyUI's version is not known here; expected 0.3.40 or newer." in longtake(
-        "install-comfyui-nodes", str(tmp_path)
-    )
-    assert (tmp_path / inner / "custom_nodes" / NAME / "pyproject.toml").is_file()
-
-
-def test_a_checkout_of_the_pack_is_left_to_git(comfyui: Path, longtake: Longtake) -> None:
-    longtake("install-comfyui-nodes", comfyui)
-    (comfyui / "custom_nodes" / NAME / ".git").mkdir()
-    assert "update it with git pull" in longtake("install-comfyui-nodes", comfyui, code=2)
-    longtake("uninstall-comfyui-nodes", comfyui, code=2)
-
-
-def test_a_folder_of_somebody_else_is_left_alone(comfyui: Path, longtake: Longtake) -> None:
-    file = comfyui / "custom_nodes" / NAME / "__init__.py"
-    file.parent.mkdir()
-    file.write_text("mine = 1\n")
-    longtake("install-comfyui-nodes", comfyui, code=2)
-    assert longtake("uninstall-comfyui-nodes", comfyui, code=2).count("was not written by") == 1
-    assert file.read_text() == "mine = 1\n"
-
-
-@pytest.mark.parametrize(
-    ("version", "code", "words"),
-    [("0.3.39", 2, "ComfyUI has version 0.3.39; expected 0.3.40 or newer"),
-     ("0.99.0", 0, "ComfyUI has version 0.99.0; the nodes were tested up to 0.33.0"),
-     ("x", 2, "cannot be read")],
-)  # fmt: skip
-def test_versions_are_checked(
-    comfyui: Path, version: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (comfyui / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
-    assert main(["install-comfyui-nodes", str(comfyui)]) == code
-    reported = capsys.readouterr()
-    assert words in reported.out + reported.err
-    assert (comfyui / "custom_nodes" / NAME).exists() == (code == 0)
+    for verb in ("install", "install", "uninstall", "uninstall"):
+        tell(verb, comfyui)
+        assert (places / NAME / "_vendor" / "rocm_nodes" / "registry.py").is_file() == (verb == "install")
+    for version in ("0.3.39", "0.99.0", "x"):
+        (comfyui / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
+        tell("install", comfyui, f"into {version}")
+    (comfyui / "comfyui_version.py").write_text('__version__ = "0.3.64"\n')
+    (places / NAME / ".git").mkdir()
+    for verb in ("install", "uninstall"):
+        tell(verb, comfyui, "over a checkout")
+    shutil.rmtree(places / NAME)
+    (places / NAME).mkdir()
+    (places / NAME / "__init__.py").write_text("mine = 1\n")
+    for verb in ("install", "uninstall"):
+        tell(verb, comfyui, "over somebody's own")
+    assert (places / NAME / "__init__.py").read_text() == "mine = 1\n"
+    for inner in ("plain", "portable/ComfyUI"):  # as of --base-directory and the Desktop app
+        (tmp_path / inner / "custom_nodes").mkdir(parents=True)
+        tell("install", tmp_path / inner.partition("/")[0], f"into {inner}")
+    python = sys.executable.rpartition("/bin/")[0]
+    assert "\n".join(lines).replace(python, "ENV") == snapshot
 
 
 def test_packages_are_checked_with_comfyuis_python(comfyui: Path, longtake: Longtake) -> None:
@@ -125,5 +99,5 @@ def test_a_folder_that_cannot_be_written_is_named_in_one_line(comfyui: Path, lon
     (comfyui / "custom_nodes").rmdir()
     (comfyui / "custom_nodes").symlink_to("/proc/self/task")
     (line,) = longtake("install-comfyui-nodes", comfyui, code=1).splitlines()
-    assert f"{comfyui / 'custom_nodes'}" in line
+    assert line.startswith(f"{comfyui / 'custom_nodes'}")
     assert "cannot be used (No such file or directory)" in line

@@ -1,389 +1,319 @@
-"""Tests of `longtake jobs`: what it prints, what it changes, and its exit codes."""
+"""Transcripts of `longtake jobs`: what each command says, its exit code, and all that it changes."""
 
+import itertools
 import json
 import shutil
-from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
+from syrupy.assertion import SnapshotAssertion
 
-from app.cli import main
-from app.commands import generate
-from app.jobs.job import Job
-from app.jobs.storage.commands import INTERRUPTED, commands_of
-from app.jobs.storage.logs import append_event
-from diffusers_helper.events import Finished, SectionFinished, Warned
+from app.jobs.history import Retention, tidy
+from app.jobs.service import JobService
+from app.jobs.storage.commands import PAUSED, WAITS
+from app.jobs.storage.database import DATABASE_FOLDER
+from app.jobs.storage.folders import size_of
+from app.jobs.storage.store import JobStore
+from diffusers_helper.events import Failed, Finished, SectionFinished, StepDone
 from diffusers_helper.provenance.job_folder import JobFolder
-from tests.support.shared import Sharing, events, until, until_state
+from diffusers_helper.units import GB
+from tests.support.jobs import write_picture
+from tests.support.program import answer
+from tests.support.shared import Sharing, events
+from tests.support.transcripts import Transcript
+
+ADD = "jobs add --image TMP/picture.png --model demo --mode forward --seconds 3.6"
+SECTIONS = 3
+VAE_USE = {"section": 0, "tile": 96, "precision": "fp32", "chunk": 3}
+BOAT = 'ein großes "Boot" <b>&amp;</b> 海鸥 ボート nachts'
+LONG = "a\n  " + 47 * "c"  # of which a list shows 48 characters
 
 
-class Command:
-    def __init__(self, sharing: Sharing, output: pytest.CaptureFixture[str]) -> None:
-        self._outputs, self._output = sharing.outputs, output
+class Story(Transcript):
+    """A transcript with a program that makes jobs as it is told."""
 
-    def __call__(self, verb: str, *arguments: str) -> int:
-        return main(["jobs", verb, *arguments, "--out", str(self._outputs)])
+    def __init__(self, root: Path, *arguments: Any) -> None:
+        super().__init__(root, *arguments)
+        self.picture = write_picture(root / "picture.png")
+        self.service = JobService(self.outputs)
+        self.maker = JobService(self.outputs).queue.store
 
-    @property
-    def output(self) -> tuple[str, str]:
-        """Return what was written to standard output and to standard error since the last look."""
-        out, err = self._output.readouterr()
-        return out, err
+    def claims(self) -> None:
+        self.maker.adopts = True
+        self.does("a program takes the next job", lambda: self.maker.claim(lambda job: "W7900") and None)
+        self.maker.adopts = False
 
-    @property
-    def text(self) -> str:
-        return self._output.readouterr().out
+    def makes(self, job: str, section: int) -> None:
+        def make() -> None:
+            segments = [folder.segment(number) for number in range(1, section + 1)]
+            for file, content in (
+                (folder.latents(section), b"latents"), *((file, b"frames") for file in segments),
+                (folder.thumb(section), b"picture"), (folder.path / f"video-{section}.mp4", bytes(section)),
+                (folder.encodings, b"encodings"), (folder.vae, json.dumps([VAE_USE]).encode()),
+                (folder.sums, json.dumps({file.name: f"{len(file.name)}" for file in segments}).encode()),
+            ):  # fmt: skip
+                file.parent.mkdir(exist_ok=True)
+                file.write_bytes(content)
+            video = str(folder.path / f"video-{section}.mp4")
+            frames = 36 * section + 1
+            facts: dict[str, Any] = {"job": job, "time": 10.0 * section, "video": video, "frames": frames}
+            self.maker.record(SectionFinished(**facts, section=section, sections=SECTIONS))
+            if section == SECTIONS:
+                self.maker.record(Finished(**facts, seconds=30.0))
+                self.maker.release_job(job)
 
-    @property
-    def complaint(self) -> str:
-        return self._output.readouterr().err
+        folder = JobFolder(self.outputs / job)
+        self.does(f"section {section} of {job} is made", make)
 
-    def records(self, verb: str, *arguments: str) -> list[dict[str, Any]]:
-        self._output.readouterr()
-        assert self(verb, *arguments, "--json") == 0
-        return [json.loads(line) for line in self.text.splitlines()]
+    def rests(self, job: str, state: Any = "paused", facts: Any = WAITS) -> None:
+        self.does(f"its program lets {job} become {state}", lambda: self.maker.enter(job, state, **facts))
+        self.maker.release_job(job)
+
+    def looks_at_choices(self, jobs: str) -> None:
+        told = list[str]()
+        for job in jobs:
+            choice = self.service.steering.choice(f"job-{job}")
+            takes = choice and [(number, take.id) for number, take in choice.takes]
+            told.append(f"job-{job}: {choice and (choice.parent, choice.keep, choice.waits, takes)}")
+        self.does("the choices are looked at", lambda: "\n".join(told))
+
+    def adopts(self, page: JobStore) -> None:
+        page.adopts = True
+        self.does("a page looks after it", page.recover)
+        page.adopts = False
+
+    def dies(self, step: int) -> None:
+        (job,) = self.maker.making
+        self.maker.record(StepDone(job=job, time=5.0, section=2, step=step, steps=4))
+        self.maker.release()
+        self.does(f"its program dies at step {step}", self.service.recover)
 
 
 @pytest.fixture
-def command(sharing: Sharing, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(sharing, capsys)
+def story(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Story:
+    seeds = itertools.count(101)
+    monkeypatch.setattr("app.jobs.steering.random_seed", lambda: next(seeds))
+    usage = SimpleNamespace(total=100 * GB, used=0, free=64 * GB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    return Story(tmp_path, capsys, monkeypatch)
 
 
-def queued(sharing: Sharing, *prompts: str) -> list[Job]:
-    service = sharing.open(start=False)
-    return [sharing.add(service, prompt) for prompt in prompts]
-
-
-def test_jobs_are_listed_and_found(sharing: Sharing, command: Command) -> None:
-    a, b = queued(sharing, "a red ball", "ein Boot\nauf dem See")
-    assert command("list") == 0
-    assert [line.split()[0] for line in command.text.splitlines()] == [b.id, a.id]
-    assert [one["id"] for one in command.records("list", "--queue")] == [a.id, b.id]
-    (record,) = command.records("list", "BOOT see")
-    assert (record["id"], record["state"]) == (b.id, "queued")
-    assert record["request"]["prompt"] == "ein Boot\nauf dem See"
-    assert command.records("list", "--state", "finished") == []
-    sharing.add(sharing.open(start=False), "a blue ball", one_frame=9)
-    assert command("list") == 0
-    assert "queued      picture  a blue ball" in command.text
-
-
-def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, command: Command) -> None:
-    (job,) = queued(sharing, "a ball")
-    sharing.open(start=False).queue.cancel(job.id)
-    (shown,) = command.records("show", job.id)
-    assert [state["state"] for state in shown["states"]] == ["queued", "cancelled"]
-    assert shown["states"][1]["reason"] == "You ended it."
-    assert command("show", job.id) == 0
-    text = command.text
-    for words in (f"{job.id}: cancelled", "Prompt: a ball", "You started it."):
-        assert words in text
-
-
-def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: Command) -> None:
-    settings = ("--image", str(sharing.picture), "--prompt", "a ball", "--seconds", "1")
-    assert command("add", *settings) == 0
-    text = command.text
-    assert "No program makes jobs in this folder now" in text
-    assert f"--outputs {sharing.outputs}" in text
-    server = sharing.open()
-    (added,) = command.records("add", *settings, "--seed", "7", "--wait")
-    assert (added["has_maker"], added["request"]["seed"]) == (True, 7)
-    assert commands_of(JobFolder(sharing.outputs / added["id"])) == {"wait"}
-    sharing.go(server)
-    assert isinstance(events(server, server.job(added["id"]))[-1], Finished)
-
-
-@pytest.mark.slow
-def test_the_running_job_of_a_server_is_paused_resumed_and_cancelled(
-    sharing: Sharing, command: Command
-) -> None:
-    server = sharing.open()
-    job = sharing.add(server, seconds=3.6)
-    sharing.go(server, 7)
-    until(server, job, SectionFinished)
-    (asked,) = command.records("pause", job.id)
-    assert asked["asked"]
-    sharing.go(server, 1)
-    until_state(server, job, "paused")
-    (resumed,) = command.records("resume", job.id)
-    assert resumed["state"] == "queued"
-    until_state(server, job, "running")
-    assert command("cancel", job.id, "--after-section") == 0
-    sharing.go(server)
-    until_state(server, job, "cancelled")
-    assert command("cancel", job.id) == 1
-    assert command("retry", job.id) == 0
-    assert isinstance(events(server, job)[-1], Finished)
-    assert command("retry", job.id) == 1
-
-
-def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
-    sharing: Sharing, command: Command
-) -> None:
-    living, killed = queued(sharing, "a boat", "a ball")
-    programs = [sharing.open(start=False).queue.store for _ in range(2)]
-    for program in programs:
-        program.adopts = True
-        assert program.claim(lambda job: "card")
-    programs[1].release()
-    assert command("list") == 0
-    listed, how = command.output
-    states = dict(line.split()[:2] for line in listed.splitlines())
-    assert states == {killed.id: "interrupted", living.id: "running"}
-    assert how.endswith(f"longtake generate --resume JOB --outputs {sharing.outputs}\n")
-    (found,) = command.records("list", "--state", "interrupted")
-    assert (found["id"], found["state"], found["remedy"]) == (killed.id, "interrupted", INTERRUPTED["remedy"])
-    assert [one["id"] for one in command.records("list", "--state", "running")] == [living.id]
-    programs[0].release()
-    assert command("resume", living.id) == 0
-    assert f"{living.id}: queued" in command.text
-
-
-def test_the_queue_is_held_reordered_and_goes_on(sharing: Sharing, command: Command) -> None:
-    a, b, c = queued(sharing, "a", "b", "c")
-    assert command("pause", "--all") == 0
-    for arguments, order in (
-        (("--first",), [c, a, b]), (("--after", a.id), [a, c, b]), (("--last",), [a, b, c]),
-        (("--before", b.id), [a, c, b]),
-    ):  # fmt: skip
-        assert command("reorder", c.id, *arguments) == 0
-        assert [job.id for job in sharing.open(start=False).queue.jobs()] == [job.id for job in order]
-    assert sharing.open(start=False).queue.is_paused
-    assert command("resume", "--all") == 0
-    assert not sharing.open(start=False).queue.is_paused
-
-
-def test_a_job_is_removed_brought_back_and_exported(
-    sharing: Sharing, command: Command, tmp_path: Path
-) -> None:
-    server = sharing.open()
-    sharing.go(server)
-    job = sharing.add(server)
-    events(server, job)
-    assert command("remove", job.id) == 0
-    assert "jobs restore" in command.text
-    assert command("show", job.id) == 2
-    assert "There is no job" in command.complaint
-    assert command("restore", job.id) == 0
-    (exported,) = command.records("export", job.id, "--to", str(tmp_path))
-    assert Path(exported["exported"]).read_bytes() == (job.folder / "video.mp4").read_bytes()
-    assert command.records("rebuild") == [{"jobs": 1}]
-
-
-def test_jobs_are_deleted_for_good_and_their_space_is_shown(sharing: Sharing, command: Command) -> None:
-    kept, deleted, removed = (sharing.add(sharing.open(start=False)) for _ in range(3))
-    (deleted.folder / "video.mp4").write_bytes(bytes(2**20))
-    *usage, rest = command.records("usage")
-    assert usage[0]["id"] == deleted.id
-    assert usage[0]["bytes"] > 2**20
-    assert rest["removed_bytes"] == 0
-    assert command("remove", removed.id) == 0
-    assert command("usage") == 0
-    assert "removed jobs; delete them for good with" in command.text
-    assert command.records("empty-trash") == [{"deleted": [removed.id]}]
-    assert command.records("delete", deleted.id) == [{"id": deleted.id}]
-    assert command("delete", removed.id) == 2
-    assert "There is no job" in command.complaint
-    assert {path.name for path in sharing.outputs.glob("[!.]*")} == {kept.id}
-    assert not list((sharing.outputs / ".longtake" / "trash").iterdir())
-
-
-def test_what_is_not_there_is_refused_in_one_line_and_nothing_is_made(
-    sharing: Sharing, command: Command, tmp_path: Path
-) -> None:
-    assert command("list") == 2
-    assert "no outputs folder" in command.complaint
-    assert main(["generate", "--resume", "nojob", "--out", str(sharing.outputs)]) == 2
-    assert not sharing.outputs.exists()
-    queued(sharing, "a")
-    assert command.complaint.startswith("There is no job 'nojob'")
-    for verb in ("show", "cancel", "pause", "resume", "remove", "restore"):
-        assert command(verb, "nojob") == 2
-        complaint = command.complaint
-        assert "There is no job 'nojob'" in complaint
-        assert len(complaint.splitlines()) == 1
-
-
-def test_each_of_several_jobs_is_tried_and_the_highest_code_counts(
-    sharing: Sharing, command: Command
-) -> None:
-    a, b, c = (job.id for job in queued(sharing, "a", "b", "c"))
-    service = sharing.open(start=False)
-    assert command("cancel", a) == 0
-    assert command("pause", a, b, "nojob", c) == 2
-    assert command.output == (
-        f"{a}: cancelled\n{a}: cancelled\n{b}: paused\n{c}: paused\n",
-        f"Job {a} is cancelled; expected one that is queued, running, waiting or interrupted.\n"
-        "There is no job 'nojob' in this outputs folder. Look for it in the list of jobs, or name another "
-        "folder as --outputs.\n",
+def test_the_queue(story: Story, snapshot: SnapshotAssertion) -> None:
+    story(
+        "jobs list",
+        f"{ADD} --prompt '{48 * 'a'}' --steps 3",
+        f"{ADD} --prompt '{BOAT}' --negative Unschärfe --seed 7 --wait",
+        f"jobs add --prompt '{LONG}' --image TMP/picture.png --one-frame 9",
+        f"{ADD} --prompt x --one-frame 9",
+        "jobs reorder job-c --first",
+        "jobs reorder job-c --after job-a",
+        "jobs reorder job-c --last",
+        "jobs reorder job-c --before job-b",
+        "jobs reorder job-c --before job-c",
+        "jobs list --queue",
+        "jobs pause --all",
+        "jobs pause job-a job-b nojob job-a",
+        "jobs pause nojob job-a",
+        "jobs resume job-a",
+        "jobs show job-b",
+        "jobs list",
+        "jobs resume --all",
+        "jobs resume --all",
+        "jobs resume job-c job-b job-b",
+        "jobs cancel --after-section job-c job-a",
+        "jobs cancel job-c job-a",
+        "jobs reorder job-c --first",
+        "jobs wait job-c job-b",
+        "jobs list --state cancelled --limit 1",
+        "jobs list 'BOOT 7 unsch' --json --limit 1",
+        "jobs retry --all",
+        "jobs retry --all",
+        "jobs retry job-b",
     )
-    assert command("pause", "nojob", a) == 2  # not that of the last one
-    assert command("resume", b, b, a) == 0
-    assert [service.job(job).state for job in (a, b, c)] == ["queued", "queued", "paused"]
-    assert command("resume", b, c) == 1
-    assert service.job(c).state == "queued"
-    assert f"Job {b} is queued; expected one that is paused, interrupted, failed or cancelled." in (
-        command.complaint
+    assert story.told() == snapshot(name="presses")
+    story("jobs pause", "jobs resume", "jobs retry", *(f"jobs list --limit {n}" for n in (0, -1, 10**30)))
+    queue, request = story.service.queue, story.service.job("job-b").request
+    story.does("job-c is edited, without a change of its picture", lambda: queue.edit("job-c", request))
+    Image.new("RGB", (48, 32), (0, 0, 255)).save(story.picture)
+    story.does(
+        "and with another picture", lambda: queue.edit("job-c", replace(request, image=str(story.picture)))
     )
-    assert command("cancel", "--after-section", a, b) == 1
-    assert f"Job {b} is queued; expected one that is running or waiting." in command.complaint
-    assert command("cancel", a, b, c) == 0
-    assert command("wait", a, b) == 1
-    assert f"Job {b} is cancelled; expected one that is not over." in command.complaint
-    assert command("remove", a, "nojob", c) == 2
-    assert f"restored with: longtake jobs restore {c} --outputs {sharing.outputs}\n" in command.text
-    assert [job.id for job in service.jobs()] == [b]
-    assert command("restore", c, "nojob", a) == 2
-    assert len(service.jobs()) == 3
+    story.does("and with no model", lambda: queue.edit("job-c", replace(request, model="nope")))
+    story.picture.unlink()
+    story.does("job-b is copied", lambda: queue.duplicate("job-b", {"seed": 8, "steps": 5}))
+    story.does("job-b is copied wrongly", lambda: queue.duplicate("job-b", {"steps": -1}))
+    story.claims()
+    story.does("job-b, which runs, is edited", lambda: queue.edit("job-b", request))
+    lock = story.maker.lock_card("W7900")
+    story("jobs resume job-a", "jobs pause job-a", "jobs resume job-a")
+    story.maker.release()
+    lock.release()
+    (story.outputs / "job-c" / "request.json").write_text('{"steps": 1e9}')
+    shutil.rmtree(story.outputs / DATABASE_FOLDER)
+    story("jobs list", "jobs pause nojob", "jobs resume job-c", "jobs list", "jobs resume --all")
+    assert story.told() == snapshot(name="edits and damage")
 
 
-def test_all_that_failed_or_were_cancelled_are_retried_and_the_queue_stays_paused(
-    sharing: Sharing, command: Command
-) -> None:
-    a, b, c = queued(sharing, "a", "b", "c")
-    service = sharing.open(start=False)
-    assert command("retry", "--all") == 0
-    assert command.complaint == "No job of this folder has failed or was cancelled.\n"
-    assert command("cancel", b.id, a.id) == 0
-    assert command("pause", c.id) == 0
-    assert command("pause", "--all") == 0
-    assert [record["id"] for record in command.records("retry", "--all")] == [a.id, b.id]
-    assert [service.job(job.id).state for job in (a, b, c)] == ["queued", "queued", "paused"]
-    assert service.queue.is_paused
+def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> None:
+    story(f"{ADD} --prompt 'a ball' --cfg 2")
+    story.claims()
+    story.makes("job-a", 1)
+    story(
+        "jobs pause job-a", "jobs pause job-a", "jobs resume job-a", "jobs resume job-a",
+        "jobs cancel --after-section job-a", "jobs change job-a --prompt up", "jobs change job-a --seed 5",
+        "jobs takes job-a --count 1", "jobs delete job-b", "jobs branch job-a --keep 1 --seed 7",
+        "jobs pause job-c", "jobs wait job-a", "jobs remove job-a", "jobs branch job-a --longer 1.2",
+    )  # fmt: skip
+    story.rests("job-a")
+    queue, branch = story.service.queue, story.service.job("job-c").request
+    story(
+        "jobs change job-a --prompt down --seed 8", "jobs change job-a --crf 3",
+        "jobs takes job-a --count 9", "jobs branch job-a --keep 9", "jobs branch job-a --keep 1",
+        "jobs delete job-d",
+    )  # fmt: skip
+    for change in (
+        {"prompt": "b", "seconds": 6.0},
+        {"crf": 30},
+        {"seconds": 1.0},
+        {"image": str(story.picture)},
+    ):
+        edited = replace(branch, **change)  # pyright: ignore[reportArgumentType]
+        story.does(f"job-c is edited: {change}", lambda edited=edited: queue.edit("job-c", edited))
+    story.does("the order is changed", lambda: story.service.steering.change("job-a", {"mode": "inverted"}))
+    assert story.told() == snapshot(name="while it is made")
+
+    story("jobs takes job-a --count 3")
+    for job in "ef":
+        story.claims()
+        story.makes(f"job-{job}", 2)
+        story.rests(f"job-{job}")
+    story.looks_at_choices("acefg")
+    story("jobs cancel job-e", "jobs resume job-e", "jobs pause job-e", "jobs takes job-e --count 1 --keep 1")
+    story.looks_at_choices("aeh")
+    story(
+        "jobs resume job-e", "jobs pause job-e", "jobs resume job-f", "jobs wait job-f --off",
+        "jobs branch job-e --keep 1",
+    )  # fmt: skip
+    story.looks_at_choices("aefg")
+    story("jobs delete job-i")
+    story.claims()
+    story("jobs change job-f --prompt late")
+    story.makes("job-f", 3)
+    assert story.told() == snapshot(name="takes")
+
+    story(
+        "jobs list", "jobs branch job-f --longer 1.2 --prompt on", "jobs cancel job-f", "jobs retry job-f",
+        "jobs resume job-a", "jobs cancel job-a job-j", "jobs takes job-f --count 1 --keep 2",
+    )  # fmt: skip
+    story.claims()
+    story.makes("job-k", 3)
+    story.looks_at_choices("fk")
+    story.does("job-k is copied", lambda: queue.duplicate("job-k", {"seed": 2}))
+    story.does("its beginning is copied", lambda: queue.duplicate("job-k", {"seconds": 1.2}))
+    story("generate --resume job-f")
+    assert story.told() == snapshot(name="the end")
 
 
-def test_a_paused_queue_is_told_with_what_continues_it(sharing: Sharing, command: Command) -> None:
-    (job,) = queued(sharing, "a")
-    told = (
-        "The queue of this folder is paused. Continue it with: longtake jobs resume --all --outputs "
-        f"{sharing.outputs}\n"
+def test_the_trash(story: Story, snapshot: SnapshotAssertion) -> None:
+    story(*(f"{ADD} --prompt {word}" for word in ("one", "two", "three", "four")))
+    story.claims()
+    for section in range(1, SECTIONS + 1):
+        story.makes("job-a", section)
+    for job, size in {"b": 3 * 10**7, "c": 4_740_000, "d": 2_200_000}.items():
+        (story.outputs / f"job-{job}" / "large").write_bytes(bytes(size))
+    story(
+        "jobs export job-b --to TMP/other.mp4",
+        "jobs remove job-a nojob job-b",
+        "jobs show job-a",
+        "jobs list",
+        "jobs usage",
+        "jobs restore job-a nojob job-a",
+        "jobs restore ../job-a",
+        "jobs delete job-b job-b",
+        "jobs remove job-c",
+        "jobs empty-trash",
+        "jobs rebuild --json",
+        "jobs rebuild",
     )
-    assert command("pause", "--all") == 0
-    assert command.text == told
-    assert command("list") == 0
-    assert command.complaint == told
-    assert command("show", job.id) == 0
-    assert told in command.text
-    assert command("pause", job.id) == 0
-    assert command.text == f"{job.id}: paused\n"
-    assert command("resume", job.id) == 0
-    assert command.text == f"{job.id}: queued. {told}"
-    assert command("resume", "--all") == 0
-    assert command.text == "The queue of this folder is not paused.\n"
-    assert command("list") == 0
-    assert command.complaint == ""
-    assert command.records("pause", "--all") == [{"is_paused": True}]
+    service = story.service
+    story.does("job-a becomes a favourite", lambda: service.history.set_favourite("job-a", True))
+    story("jobs list --favourites", "jobs cancel job-d", f"{ADD} --prompt five")
+    assert story.told() == snapshot(name="by hand")
+    keeps, store, day = Retention(30 * 86400.0), service.queue.store, 86400.0
+    ends = service.job("job-d").ended or 0.0
+    for now in (30 * day, 30 * day + 1, 37 * day + 1, 37 * day + 2):
+        story.clock.now = ends + now - 1.0
+        story.does(f"the folder is tidied {now:.0f} s later", lambda: tidy(store, keeps))
+    story(f"{ADD} --prompt six", "jobs cancel job-e", "jobs remove job-f")
+    for job, size in {"e": 10**7, "a": 10**6}.items():
+        (story.outputs / f"job-{job}" / "large").write_bytes(bytes(size))
+    size = sum(size_of(folder) for job in "aef" for folder in story.outputs.rglob(f"job-{job}"))
+    for fewer in (0, 1, 10**6):
+        kept = Retention(size_bytes=size - fewer)
+        story.does(f"{fewer} bytes too many", lambda kept=kept: tidy(store, kept))
+    assert story.told() == snapshot(name="by itself")
 
 
-def test_a_folder_that_is_only_read_stays_as_it_is(
-    sharing: Sharing, command: Command, tmp_path: Path
+def test_programs_that_die(
+    story: Story, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    (job,) = queued(sharing, "a")
-    shutil.rmtree(sharing.outputs / ".longtake")
-    (job.folder / "video.mp4").write_bytes(b"video")
-    before = sorted(sharing.outputs.rglob("*"))
-    assert command("list") == 0
-    assert command("show", job.id) == 0
-    assert command("pause", "nojob") == 2
-    assert command("export", job.id, "--to", str(tmp_path)) == 1
-    assert sorted(sharing.outputs.rglob("*")) == before
-    assert command("cancel", job.id) == 0
-    assert (sharing.outputs / ".longtake").is_dir()
+    monkeypatch.setattr("app.jobs.storage.commands._MOST_DEATHS", 2)
+    page = story.service.queue.store
+    story(f"{ADD} --prompt one", f"{ADD} --prompt two")
+    story.claims()
+    story.makes("job-a", 1)
+    story.dies(step=1)
+    story("jobs list", "jobs list --state interrupted")
+    story.adopts(page)
+    story.claims()
+    story.dies(step=2)
+    story("jobs pause job-a", "jobs resume job-a")
+    for _ in range(2):
+        story.claims()
+        story.dies(step=3)
+        story.adopts(page)
+    story("jobs pause job-a", "jobs retry --all")
+    story.claims()
+    story("jobs pause --all")
+    story.rests("job-b", facts=PAUSED)
+    story("jobs resume job-b", "jobs pause --all", "jobs resume --all", "jobs resume --all")
+    story.claims()
+    story("jobs cancel job-b", "jobs resume job-b")
+    story.rests("job-b", facts=PAUSED)
+    story("jobs pause --all", "jobs resume --all", f"{ADD} --prompt three", "jobs cancel job-a")
+    story.claims()
+    failed = Failed(job="job-b", time=3.0, message="It broke.", remedy="Set `steps`.", video=None)
+    story.does("job-b fails", lambda: story.maker.record(failed))
+    story("jobs list")
+    assert story.told() == snapshot
 
 
-def test_an_export_never_replaces_a_file(sharing: Sharing, command: Command, tmp_path: Path) -> None:
+def test_an_export_never_replaces_a_file(
+    sharing: Sharing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def export(to: Path, *more: str, job: str = "") -> tuple[int, str, str]:
+        words = ("jobs", "export", job or made.id, "--to", str(to), *more, "--out", str(sharing.outputs))
+        return answer(capsys, *words)
+
     server = sharing.open()
     sharing.go(server)
-    job = sharing.add(server)
-    events(server, job)
+    made = sharing.add(server)
+    events(server, made)
     target = tmp_path / "mine.mp4"
     target.write_bytes(b"mine")
     (tmp_path / "link.mp4").symlink_to(tmp_path / "gone.mp4")
     for name in ("mine.mp4", "link.mp4"):
-        assert command("export", job.id, "--to", str(tmp_path / name)) == 2
-        assert f"{tmp_path / name} cannot be written (it is there already)" in command.complaint
+        code, _, complaint = export(tmp_path / name)
+        assert (code, complaint.count("cannot be written (it is there already)")) == (2, 1)
     assert target.read_bytes() == b"mine"
     assert not (tmp_path / "gone.mp4").exists()
-    assert command("export", job.id, "--to", str(tmp_path)) == 0
-    assert command("export", job.id, "--to", str(tmp_path)) == 2
-
-
-def test_what_asks_for_nothing_is_refused(sharing: Sharing, command: Command) -> None:
-    queued(sharing, "a")
-    for verb in ("pause", "resume", "retry"):
-        assert command(verb) == 2
-        assert "No job is named" in command.complaint
-    for limit in ("0", "-1", str(10**30)):
-        assert command("list", "--limit", limit) == 2
-        assert f"--limit is {limit}" in command.complaint
-
-
-def test_a_finished_job_answers_at_once(sharing: Sharing, command: Command) -> None:
-    server = sharing.open()
-    sharing.go(server)
-    job = sharing.add(server)
-    events(server, job)
-    before = (job.folder / "events.jsonl").read_bytes()
-    assert main(["generate", "--resume", job.id, "--out", str(sharing.outputs)]) == 0
-    assert (job.folder / "events.jsonl").read_bytes() == before
-    server.stop()
-    assert f"{job.folder}: starting" in command.complaint
-    assert command("retry", job.id) == 1
-    assert command.output == (
-        f"{job.id}: finished\n",
-        f"Job {job.id} is finished; expected one that is paused, interrupted, failed or cancelled.\n",
+    code, said, _ = export(tmp_path, "--json")
+    assert (code, Path(json.loads(said)["exported"]).read_bytes()) == (
+        0,
+        (made.folder / "video.mp4").read_bytes(),
     )
-
-
-def test_a_branch_is_queued(sharing: Sharing, command: Command) -> None:
-    service = sharing.open(start=False)
-    job = sharing.add(service, "a ball", seconds=3.6)
-    sections = job.folder / "sections"
-    sections.mkdir()
-    for number in (1, 2, 3):
-        (sections / f"{number:04}.safetensors").write_bytes(b"latents")
-    (made,) = command.records("branch", job.id, "--keep", "1", "--seed", "7")
-    assert (made["request"]["seed"], made["request"]["seconds"], made["state"]) == (7, 3.6, "queued")
-    assert command("branch", job.id, "--longer", "1.2") == 0
-    assert "The last 2.4 s stay" in command.text
-    assert service.jobs(1)[0].request.seconds == 4.8
-    assert command("branch", job.id, "--keep", "9") == 2
-    assert "expected a number from 1 to 2" in command.complaint
-
-
-def test_what_follows_a_resumed_job_is_shown_from_its_beginning(
-    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = queued(sharing, "a", "b")
-    append_event(first.folder / "events.jsonl", Warned(job=first.id, time=0.0, message="Earlier."))
-    service, shown = sharing.open(start=False), list[tuple[str, int]]()
-
-    def show(_: object, job: Job, num_earlier: int, *__: object) -> Finished:
-        shown.append((job.id, num_earlier))
-        return Finished(job=job.id, time=1.0, video="", frames=1, seconds=1.0)
-
-    monkeypatch.setattr(generate, "_show", show)
-    monkeypatch.setattr(service.history, "made_by", lambda _: [second] if len(shown) == 1 else [])
-    arguments = Namespace(resume=first.id, json=True, outputs=str(sharing.outputs))
-    assert generate.follow_jobs(service, lambda _: [first], arguments) == 0
-    assert shown == [(first.id, 1), (second.id, 0)]
-
-
-def test_a_pause_is_withdrawn_as_often_as_it_is_asked_for(sharing: Sharing, command: Command) -> None:
-    (job,) = queued(sharing, "a")
-    store = sharing.open(start=False).queue.store
-    store.adopts = True
-    assert store.claim(lambda job: "card")  # as a program whose engine is busy
-    for _ in range(2):
-        assert command("pause", job.id) == command("pause", job.id) == 0
-        assert store.commands(job.id) == {"pause"}
-        assert command("resume", job.id) == 0
-        assert not store.commands(job.id)
-        assert "expected one that" not in command.complaint
-        assert command("resume", job.id) == 1
-        assert f"Job {job.id} is running; expected one that is" in command.complaint
-    assert command("cancel", job.id) == 0
-    assert command("resume", job.id) == 1  # an end is not withdrawn
-    assert store.commands(job.id) == {"cancel"}
+    assert export(tmp_path)[0] == 2

@@ -69,59 +69,6 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     assert len([path for path in program.outputs.iterdir() if path.name[0] != "."]) == 2
 
 
-def test_two_origins_are_refused(longtake: Longtake) -> None:
-    reported = longtake("generate", "--recipe", "still.png", "--resume", "x", code=2)
-    assert "Argument --resume: not allowed with argument --recipe. See: " in reported
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--recipe", "still.png"], "expected --model"),
-        (["--recipe", "none.mp4"], "none.mp4 cannot be read"),
-        (["--recipe", "text.txt"], "text.txt holds no settings of Longtake"),
-        (["--recipe", "request.json"], "expected --image"),
-        (["--keep", "2"], "need --branch"),
-        (["--branch", "x", "--keep", "1", "--longer", "2"], "needs either --keep or --longer"),
-        (
-            ["--resume", "x", "--prompt", "other"],
-            "To change what comes next: longtake jobs change x --outputs outputs SETTINGS",
-        ),
-        (["--resume", "x", "--preset", "mine"], "Settings are given beside --resume"),
-        (["--branch", "x"], "needs either --keep or --longer"),
-        (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
-        *(
-            ([name, "", "--image", "still.png", "--prompt", "x"], words)
-            for name, words in {
-                "--resume": "There is no job ''",
-                "--branch": "needs either --keep or --longer",
-                "--recipe": "recipe is ''; expected a path",
-                "--batch": "batch is ''; expected a path",
-                "--preset": "name is ''",
-                "--save-preset": "name is ''",
-            }.items()
-        ),
-        *(
-            (["--image", "still.png", "--prompt", "x", "--dry-run", *setting], "gone.png cannot be read")
-            for setting in (["--end-image", "gone.png"], ["--pictures", "2.4s: gone.png"])
-        ),
-    ],
-)
-def test_what_cannot_be_used_is_refused_before_anything_is_made(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    longtake: Longtake,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_still(tmp_path / "still.png")
-    (tmp_path / "text.txt").write_text("a letter")
-    (tmp_path / "request.json").write_text(GenerationRequest(image="gone.png").to_json())
-    assert words in longtake("generate", *arguments, code=2)
-    assert not [path for path in tmp_path.glob("outputs/*") if path.name[0] != "."]
-
-
 def test_a_picture_of_the_command_takes_the_place_of_the_recipes(
     tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

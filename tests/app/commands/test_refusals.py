@@ -118,20 +118,3 @@ def test_blocks_of_gguf_are_not_cast_to_another_type(
         Planner().check(
             GenerationRequest(image=picture, model="mine", weight_dtype="int8"), find_model("mine")
         )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "refusal"),
-    [
-        (["jobs", "add"], "--prompt is missing. Give it. See --help."),
-        (
-            ["generate", "--video", "gone.mp4", "--prompt", "x"],
-            "The video gone.mp4 cannot be read (No such file or directory); expected a video. "
-            "Choose another file.",
-        ),
-    ],
-)
-def test_the_remedy_fits_what_is_missing(
-    arguments: list[str], refusal: str, tmp_path: Path, longtake: Longtake
-) -> None:
-    assert longtake(*arguments, "--outputs", tmp_path, code=2) == f"{refusal}\n"

@@ -3,30 +3,25 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.cli import main
 from app.cluster import ClusterTask
-from app.commands import bench, terminal
+from app.commands import terminal
 from app.commands.arguments import _without_language, aligned, command_words
-from app.commands.generate import Signals, _exit_code, _reason_to_wait
-from app.commands.jobs import _line
+from app.commands.generate import _FOLLOWS, _LEADS, Signals, _reason_to_wait
+from app.commands.inspect import _lines
 from app.commands.models import command as models
-from app.commands.terminal import ProgressBar, progress
+from app.commands.terminal import progress
 from app.commands.tune import _report
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, Failed, Finished
-from diffusers_helper.machine.local import Speeds
 from diffusers_helper.machine.signals import SIGINT, SIGTERM
-from tests.support.jobs import write_picture
 from tests.support.reported_jobs import job_of
-from tests.support.shared import Sharing
 
 ABOUT: dict[str, Any] = {"job": "j", "time": 1.0}
 OUTPUTS = "my videos"
@@ -35,58 +30,24 @@ PAUSED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("event", "code"),
-    [
-        (Finished(**ABOUT, video="v", frames=1, seconds=1.0), 0),
-        (Cancelled(**ABOUT, video=None, frames=0), 130),
-        (Failed(**ABOUT, message="m", remedy="", code="bad_input"), 2),
-        (Failed(**ABOUT, message="m", remedy="", code="engine_died"), 1),
-        (None, 1),
-    ],
-)
-def test_the_last_event_is_the_exit_code(event: Event | None, code: int) -> None:
-    assert _exit_code(event) == code
-
-
-def test_a_program_says_once_why_its_job_is_not_made() -> None:
-    continued = "Continue it with: longtake jobs resume j --outputs 'my videos'"
-    follows = "Another program makes the jobs of this folder. It will make this one in its turn, and this "
-    follows += "program follows it."
-    leads = "The other program has ended. This one makes the job now."
-    rows: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
-        ({"state": "paused", "message": "Paused."}, {"is_follower": True}, "", f"Paused. {continued}"),
-        ({"message": "No model.", "remedy": "Get it."}, {"is_paused": True}, "", "No model. Get it."),
-        ({"state": "waiting", "message": "Full."}, {"is_follower": True}, "", "Full. "),
-        ({}, {"is_follower": True, "is_paused": True}, "", follows),
-        ({}, {"is_paused": True}, follows, PAUSED),
-        ({"state": "running"}, {"is_paused": True}, "", ""),
-        ({}, {}, follows, leads),
-        ({}, {}, leads, leads),
-        ({}, {}, PAUSED, ""),
-    ]
-    for facts, service_facts, reported, expected in rows:
+def test_a_program_says_once_why_its_job_is_not_made(snapshot: SnapshotAssertion) -> None:
+    rows: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"state": "paused", "message": "Paused."}, {"is_follower": True}, ""),
+        ({"message": "No model.", "remedy": "Get it."}, {"is_paused": True}, ""),
+        ({"state": "waiting", "message": "Full."}, {"is_follower": True}, ""),
+        ({}, {"is_follower": True, "is_paused": True}, ""), ({}, {"is_paused": True}, _FOLLOWS),
+        ({"state": "running"}, {"is_paused": True}, ""), ({}, {}, _FOLLOWS), ({}, {}, _LEADS),
+        ({}, {}, PAUSED),
+    ]  # fmt: skip
+    told = list[str]()
+    for facts, service_facts, reported in rows:
         state = {"is_follower": False, "is_paused": False, **service_facts}
         job = job_of(**{"id": "j", "state": "queued", **facts})
         service: Any = SimpleNamespace(
             job=lambda _, job=job: job, crew=SimpleNamespace(**state), queue=SimpleNamespace(**state)
         )
-        assert _reason_to_wait(service, "j", reported, OUTPUTS) == expected
-
-
-def test_a_line_of_a_list_shows_what_the_job_is() -> None:
-    def line(words: str, *, settings: dict[str, Any] | None = None, **facts: Any) -> str:
-        job = job_of(seconds=12.34, **{"id": "j", "state": "queued", **facts})
-        request = replace(job.request, prompt=words, **(settings or {}))
-        return _line(replace(job, request=request))
-
-    assert [line("a\n ball"), line("a ball", favourite=True, state="finished")] == [
-        "j   queued       12.3 s  a ball", "j * finished     12.3 s  a ball",
-    ]  # fmt: skip
-    assert line("x" * 48).endswith(" " + "x" * 48)
-    assert line("x" * 49).endswith(" " + "x" * 47 + "…")
-    assert line("a ball", settings={"one_frame": 9}) == "j   queued      picture  a ball"
-    assert line("a ball", damage="request", message="m" * 60).endswith(f"damaged      12.3 s  {'m' * 60}")
+        told.append(_reason_to_wait(service, "j", reported, OUTPUTS))
+    assert told == snapshot
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -144,35 +105,6 @@ def test_a_download_is_told_now_and_then_and_at_its_end(
     assert (ended.value.code, capsys.readouterr().err) == (130, "Interrupted. It is kept.\n")
 
 
-ENDS: list[tuple[Event, list[str], str]] = [
-    (
-        Finished(**ABOUT, video="/v.mp4", frames=73, seconds=65.0, steps_skipped=3, advice="Update it."),
-        ["Finished: 73 frames in 1 min 5 s. 3 steps reused what earlier ones computed.", "Update it."],
-        "/v.mp4\n",
-    ),
-    (Finished(**ABOUT, video="/v.mp4", frames=1, seconds=2.0), ["Finished: 1 frame in 2.0 s."], "/v.mp4\n"),
-    (Cancelled(**ABOUT, video=None, frames=0), ["Cancelled."], ""),
-    (
-        Cancelled(**ABOUT, video="/v.mp4", frames=37), ["Cancelled.", "The video so far has 37 frames."],
-        "/v.mp4\n",
-    ),
-    (
-        Failed(**ABOUT, message="It broke.", remedy="Set `steps`.", video="/v.mp4", frames=37),
-        ["It broke. Set --steps.", "The video so far has 37 frames."], "/v.mp4\n",
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("event", "said", "written"), ENDS)
-def test_an_end_is_told_with_what_there_is_to_watch(event: Event, said: list[str], written: str) -> None:
-    out, err = BytesIO(), StringIO()
-    display = ProgressBar(out, err)
-    display.begin(job_of(id="j", folder=Path("/o/j")))
-    display.show(event)
-    assert err.getvalue().splitlines() == ["Job j in /o/j: starting", *said]
-    assert out.getvalue().decode() == written
-
-
 def test_signals_cancel_interrupt_and_kill_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr("app.commands.generate.end_within", lambda seconds, code: done.append(f"{code}"))
@@ -218,68 +150,12 @@ def test_the_fastest_ways_are_summed_up(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["results"] == results
 
 
-def test_changes_of_what_comes_next_say_what_they_did(
-    sharing: Sharing, capsys: pytest.CaptureFixture[str]
-) -> None:
-    service = sharing.open(start=False)
-    job = sharing.add(service, "a ball", seconds=3.6)
-    folder = job.folder / "sections"
-    folder.mkdir()
-    (folder / "0001.safetensors").write_bytes(b"latents")
-
-    def said(verb: str, *arguments: str) -> str:
-        assert main(["jobs", verb, job.id, *arguments, "--out", str(sharing.outputs)]) == 0
-        return capsys.readouterr().out.replace(str(sharing.outputs), "OUT").strip()
-
-    hint = "No program makes jobs in this folder now. Unless one waits for this job, start the page, or run: "
-    run = f"{hint}longtake generate --resume {{}} --outputs OUT"
-    assert said("wait") == f"{job.id}: queued, waits for you after each section"
-    assert said("wait", "--off") == f"{job.id}: queued, goes on by itself"
-    assert said("change", "--prompt", "up") == (
-        f"{job.id}: queued. What comes next has the new settings. {run.format(job.id)}"
+def test_the_first_problem_of_weights_is_left_to_standard_error() -> None:
+    size = {"tensors": 0, "bytes": 0, "file_bytes": 0, "dtypes": {}, "parts": {}, "hints": ["Try it."]}
+    inspection: Any = SimpleNamespace(
+        path="a.pt", format="", model="", variant="", problems=["one", "other"], **size
     )
-    takes = said("takes", "--count", "2").splitlines()
-    made = service.history.search("", limit=2).jobs[::-1]
-    assert takes == [
-        f"{take.id}: queued. Seed {take.request.seed}, one section; resume the one to keep. "
-        f"{run.format(take.id)}"
-        for take in made
-    ]
-    assert all(service.queue.store.commands(take.id) == {"wait"} for take in made)
-    assert said("reorder", "--last") == f"{job.id}: 2 jobs before it"
-    assert said("reorder", "--first") == f"{job.id}: 0 jobs before it"
-    service.history.set_favourite(job.id, True)
-    assert main(["jobs", "list", "--favourites", "--out", str(sharing.outputs)]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [job.id]
-    assert main(["jobs", "list", "--limit", "2", "--out", str(sharing.outputs)]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        take.id for take in made[::-1]
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            "--branch j --keep 1 --dry-run",
-            "--variants and --dry-run cannot be used with --resume or --branch",
-        ),
-        ("--branch j --keep 1 --variants 2", "--variants and --dry-run cannot be used"),
-        ("--resume j --dry-run", "--variants and --dry-run cannot be used"),
-        ("--resume j --variants 2", "--variants and --dry-run cannot be used"),
-        ("--resume j --steps 3", "Settings are given beside --resume"),
-        ("--keep 1", "--keep and --longer need --branch"),
-        ("--longer 1.2 --prompt a", "--keep and --longer need --branch"),
-        ("--branch j", "--branch needs either --keep or --longer"),
-        ("--branch j --keep 1 --longer 2", "--branch needs either --keep or --longer"),
-    ],
-)
-def test_origins_that_do_not_go_together_are_refused(
-    words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["generate", *words.split(), "--out", str(tmp_path)]) == 2
-    assert sentence in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
+    assert _lines(inspection) == ["a.pt: no known format, 0 GB", "holds: not known", "Try it.", "other"]
 
 
 @pytest.mark.parametrize(("is_added", "code"), [(True, 0), (False, 2)])
@@ -337,27 +213,3 @@ def test_videos_are_finished_and_exported_as_the_commands_say(
     target = tmp_path / "frame.png"
     assert main(["export", str(film), str(target), "--at", "1.5"]) == 0
     assert (heard[:2], heard[-1]) == ([film, target], {"at": 1.5})
-
-
-def test_a_preset_is_kept_and_used_for_variants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    picture = str(write_picture(tmp_path / "picture.png"))
-    words = ["generate", "--image", picture, "--prompt", "a ball"]
-    assert main([*words, "--steps", "7", "--seed", "3", "--save-preset", "mine"]) == 0
-    capsys.readouterr()
-    assert main([*words, "--preset", "mine", "--steps", "9", "--variants", "2", "--dry-run", "--json"]) == 0
-    made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(request["steps"], request["seed"]) for request in made] == [(9, 3), (9, 4)]
-
-
-def test_a_benchmark_keeps_the_speeds_that_it_has_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
-    monkeypatch.setattr("app.commands.bench.store_speeds", lambda facts, card, speeds: heard.append(speeds))
-    cases = {"a": {"figures": {"host_to_device_bytes_per_second": 5.0}}, "b": {}}
-    for parts in (
-        {"bus": {"cases": cases}}, {"memory": {"cases": {"b": {}}}, "steps": {"cases": cases}},
-    ):  # fmt: skip
-        bench._keep_speeds({"parts": parts})
-    assert heard == [Speeds(host_to_device_bytes_per_second=5.0)]

@@ -260,23 +260,6 @@ def test_ways_that_ended_processes_are_tried_in_a_process_of_their_own(
     assert not any(result["deadly"] for result in results)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--resolution", "8"], "resolution is 8"),
-        (["--aspect", "16/9"], "aspect is '16/9'"),
-        (["--aspect", "0:1"], "aspect is '0:1'"),
-        (["--model", "nothing"], "model is 'nothing'"),
-    ],
-)
-def test_what_cannot_be_used_is_named(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["tune", *arguments]) == 2
-    assert expected in capsys.readouterr().err
-    assert not routes_folder().exists()
-
-
 def test_one_at_a_time_and_a_folder_to_write_in(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,9 @@ def test_the_command_writes_any_format_but_no_file_that_is_there(
     assert run("out.mp4", "--codec", "hevc") == 0
     with av.open(tmp_path / "out.mp4") as container:
         assert container.streams.video[0].codec.name == "hevc"
+    assert run("without an ending") == 0
+    with av.open(tmp_path / "without an ending") as container:
+        assert container.streams.video[0].codec.name == "h264"
     assert run("out.mp4") == 2
     assert run("out.webm", "--codec", "hevc") == 2
     assert run("out.avi") == 2

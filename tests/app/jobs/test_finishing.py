@@ -45,6 +45,8 @@ def test_what_follows_a_video_is_queued_once_and_in_turn(
     assert forecast(service.queue.store, second.request)["is_measured"]
     (third,) = service.history.made_by(press_after(second.id))
     assert (third.parent, third.request.then) == (second.id, "")
+    pace = PaceBook(service).pace(job.request.model)
+    assert (pace and pace.jobs, second.request.model) == (1, job.request.model)
     # After a crash before the end was written, the end comes again.
     add_following(service.queue.store, service.job(job.id), JobFolder(job.folder).video)
     assert service.history.made_by(press_after(job.id)) == [service.job(second.id)]
@@ -132,10 +134,3 @@ def test_the_command_tells_what_it_would_make(
     assert (plan["frames"], plan["fps"], plan["seconds"]) == (120, 30, 4)
     assert main(["finish", str(film), "--trim", "-0.5", "--mute", *tell]) == 0
     assert "96x64, 15 frames, 0.50 s at 30 fps" in capsys.readouterr().out
-    for arguments, problem in {
-        (str(film),): "There is nothing to do to the video.",
-        (str(film), "--enlarge", "5"): "has enlarge '5'",
-        ("gone.mp4", "--reverse"): "gone.mp4 is no file and no job",
-    }.items():
-        assert main(["finish", *arguments, *tell]) == 2
-        assert problem in capsys.readouterr().err

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.jobs.history import Retention, Stack, tidy
+from app.jobs.history import Retention, Stack
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
@@ -95,43 +95,6 @@ def test_a_tree_of_branches_is_one_stack_of_the_job_that_went_furthest(
     assert ids(search(stacked=True).jobs) == [other.id, alone.id, take.id, first.id]
 
 
-def over(sharing: Sharing, service: JobService, days: float, *, favourite: bool = False) -> Job:
-    """Return a job that ended so many days ago and takes a megabyte."""
-    job = sharing.add(service)
-    service.queue.cancel(job.id)
-    (job.folder / "video.mp4").write_bytes(bytes(2**20))
-    job = service.job(job.id)
-    service._store.add_facts(
-        job.id, ended=(job.ended or 0.0) - days * 86400, created=job.created - days * 86400
-    )
-    if favourite:
-        service.history.set_favourite(job.id, True)
-    return service.job(job.id)
-
-
-def test_old_jobs_go_by_their_end_but_no_favourites_and_none_that_are_not_over(
-    sharing: Sharing, service: JobService
-) -> None:
-    ages = (40, 31, 29)
-    loved, old, new = (over(sharing, service, days, favourite=days == 40) for days in ages)
-    waiting = sharing.add(service)
-    for job in (new, waiting):
-        service._store.add_facts(job.id, created=0.0)
-    assert tidy(service._store, Retention()) == []
-    assert tidy(service._store, Retention(30 * 86400)) == [old.id]
-    assert {job.id for job in service.jobs()} == {loved.id, new.id, waiting.id}
-    assert service.queue.restore(old.id).id == old.id
-
-
-def test_the_oldest_go_when_all_together_are_too_large(sharing: Sharing, service: JobService) -> None:
-    jobs = [over(sharing, service, days, favourite=days == 4) for days in (4, 3, 2, 1)]
-    limit = Retention.from_environment({"LONGTAKE_KEEP_GB": str(2.5 * 2**20 / GB)})
-    service.queue.remove(over(sharing, service, 5).id)  # the trash goes first
-    assert tidy(service._store, limit) == [jobs[1].id, jobs[2].id]
-    assert {job.id for job in service.jobs()} == {jobs[0].id, jobs[3].id}
-    assert {path.parent.name for path in sharing.outputs.rglob("video.mp4")} == {jobs[0].id, jobs[3].id}
-
-
 def test_a_limit_of_size_frees_space_as_soon_as_a_job_has_ended_and_while_the_next_is_made(
     sharing: Sharing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,17 +106,6 @@ def test_a_limit_of_size_frees_space_as_soon_as_a_job_has_ended_and_while_the_ne
     assert not ended.folder.exists()
     assert server.job(made.id).state == "running"
     assert not (sharing.outputs / ".longtake" / "trash").exists()
-
-
-def test_the_space_of_each_job_and_of_the_trash_is_told(sharing: Sharing, service: JobService) -> None:
-    small, large, removed = (over(sharing, service, 1) for _ in range(3))
-    (large.folder / "more").write_bytes(bytes(2**20))
-    service.queue.remove(removed.id)
-    usage = service.history.usage()
-    assert [job.id for job, _ in usage.jobs] == [large.id, small.id]
-    assert [size // 2**20 for _, size in usage.jobs] == [2, 1]
-    assert usage.removed_bytes // 2**20 == 1
-    assert usage.free_bytes > 0
 
 
 def test_a_limit_is_a_number_above_zero() -> None:

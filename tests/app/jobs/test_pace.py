@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.jobs.finishing import finishing_pace
 from app.jobs.job import Job
 from app.jobs.pace import Effort, Pace, PaceBook, effort_of, pace_of, seconds_left, usual
 from app.jobs.service import JobService
@@ -123,6 +124,12 @@ def test_one_slow_job_of_three_does_not_count(true: Pace, spoiled: float) -> Non
     slow = Pace(true.start_up * spoiled, true.lead * spoiled, true.step * spoiled, true.tail * spoiled)
     assert usual([true, slow, true]) == replace(true, jobs=3)
     assert usual([]) is None
+
+
+def test_the_last_six_finishings_count() -> None:
+    request = SimpleNamespace(finishing=SimpleNamespace(nominal_seconds=2.0))
+    jobs = [SimpleNamespace(started=1.0, ended=1.0 + taken, request=request) for taken in range(2, 14)]
+    assert finishing_pace(jobs) == 4.5 / 2
 
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:

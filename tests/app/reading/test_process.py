@@ -165,8 +165,11 @@ def test_a_process_that_has_ended_itself_is_started_again(tmp_path: Path) -> Non
 
 
 def test_an_answer_longer_than_any_is_refused(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
     code = "import sys; sys.stdin.readline(); sys.stdout.write('[' * 30_000_000)"
+    code = f"open({str(starts)!r}, 'a').write('1'); {code}; sys.exit(3)"
     process = ReadingProcess(Limits(2**30, 20, 600.0), (sys.executable, "-c", code))
     with pytest.raises(Unreadable, match="crashed"):
         process.read(inspect_weights, tmp_path)
     process.close()
+    assert starts.read_text() == "1"  # what ended one process is not given to another

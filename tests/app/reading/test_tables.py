@@ -2,17 +2,20 @@
 
 import csv
 import io
+import json
+import re
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from app.batch import read_batch
-from app.reading.tables import decoded, table_rows
+from app.batch import MAX_BYTES, read_batch
+from app.reading.tables import table_rows
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
+from tests.support.transcripts import own_settings
 
 PROMPT = 'the "caméra", it pans; left\tand on…'
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"]
@@ -37,12 +40,6 @@ def request_of(folder: Path, content: bytes | str, name: str = "a.csv") -> Gener
     return entry
 
 
-def values_of(name: str, field: str) -> Any:
-    ((_, settings),) = table_rows(f"{name}\n{field}\n")
-    assert isinstance(settings, dict), settings
-    return settings[name]
-
-
 @pytest.mark.parametrize(("separator", "end", "encoding"), MIXTURES)
 def test_each_mixture_of_separators_line_ends_and_encodings_gives_the_same_request(
     tmp_path: Path, photo: Path, separator: str, end: str, encoding: str
@@ -60,86 +57,62 @@ def test_each_mixture_of_separators_line_ends_and_encodings_gives_the_same_reque
         assert (request.prompt, request.seconds, request.image) == (PROMPT, 1.5, str(photo)), lines
 
 
-def test_one_column_has_no_separator(tmp_path: Path) -> None:
-    entries = entries_of(tmp_path, 'prompt\na, b; c\n\n"d, e"\n"f\ng"\n')
-    assert [getattr(entry, "prompt", entry) for entry in entries] == ["a, b; c", "d, e", "f\ng"]
-
-
-@pytest.mark.parametrize(
-    ("encoding", "prompt"),
-    [
-        ("cp1252", "Ålesund på kvelden – “déjà vu”, 3×"),
-        ("cp1252", "El niño corre mañana"),
-        ("cp1251", "Красная лодка плывёт по реке №1"),
-        ("cp932", "赤い船が、川を下る。"),
-        ("gb18030", "红色的船，在河上航行。"),
-    ],
-)
-def test_encodings_of_windows_are_recognised_by_their_words(
-    tmp_path: Path, encoding: str, prompt: str
-) -> None:
-    assert request_of(tmp_path, f"seconds;prompt\r\n1;{prompt}\r\n".encode(encoding)).prompt == prompt
-
-
-@pytest.mark.parametrize("encoding", ["cp949", "big5", "cp1250", "koi8_r", "cp1253"])
-def test_an_encoding_that_is_not_certain_is_refused(encoding: str) -> None:
-    texts = {
-        "cp949": "빨간 배", "big5": "紅色的船在河上", "cp1250": "Zażółć gęślą jaźń", "koi8_r": "лодка плывёт",
-        "cp1253": "το κόκκινο καράβι",
-    }  # fmt: skip
-    with pytest.raises(InputError, match=r"a\.csv is in an encoding that is not certain; expected .* UTF-8"):
-        decoded(f"prompt\n{texts[encoding]}".encode(encoding), "a.csv")
-
-
-@pytest.mark.parametrize("text", ["the caméra", "it’s late", "« à la mer »"])
-def test_a_mixture_of_encodings_is_refused(text: str) -> None:
-    lines = f"prompt\n{text}\n".encode() + "le garçon\n".encode("cp1252")
-    with pytest.raises(InputError, match="an encoding that is not certain"):
-        decoded(lines, "a.csv")
-
-
-@pytest.mark.parametrize("content", [b"PK\x03\x04\x14\0\x06\0", b"\xd0\xcf\x11\xe0\xa1\xb1"])
-@pytest.mark.parametrize("name", ["a.xlsx", "a.csv"])
-def test_a_workbook_is_refused_with_what_to_save(tmp_path: Path, content: bytes, name: str) -> None:
-    with pytest.raises(InputError, match=rf"{name} is a workbook; .* Save its sheet as CSV UTF-8"):
-        entries_of(tmp_path, content, name)
-
-
-@pytest.mark.parametrize("content", ["", "prompt,seconds\n", "sep=;\n", "\n;;\n"])
-def test_a_table_without_rows_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(InputError, match=r"a\.csv has no line with a video"):
-        entries_of(tmp_path, content)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("1,5", 1.5), (",5", 0.5), ("1.234,5", 1234.5), ("1,234.5", 1234.5), ("7", 7), ("a,5", "a,5"),
-     ("1.234.567,5", 1234567.5), ("1,2,3", "1,2,3")],
+NUMBERS = ("1,5", ",5", "1.234,5", "1,234.5", "7", "a,5", "1.234.567,5", "1,2,3", "1 000", "-1,5", "1.", "")
+CHOICES = {
+    "loop": ("WAHR", "TRUE", "VRAI", "FALSCH", "On", "yes"), "shape": ("16:09", "04:03:00", "16:9"),
+    "mode": ("Forward",), "vae_tile": ("Auto", "96"), "prompt": ("WAHR", "a,5", " two  words "),
+}  # fmt: skip
+# Tables, and their encodings.
+TABLES: list[tuple[str, str]] = [
+    ('prompt\na, b; c\n\n"d, e"\n"f\ng"\n', "utf-8"),
+    ("seconds;prompt\r\n1;Ålesund på kvelden – “déjà vu”, 3×\r\n", "cp1252"),
+    ("seconds;prompt\r\n1;El niño corre mañana\r\n", "cp1252"),
+    ("seconds;prompt\r\n1;Красная лодка плывёт по реке №1\r\n", "cp1251"),
+    ("seconds;prompt\r\n1;赤い船が、川を下る。\r\n", "cp932"),
+    ("seconds;prompt\r\n1;红色的船，在河上航行。\r\n", "gb18030"),
+    ("prompt\n빨간 배", "cp949"), ("prompt\n紅色的船在河上", "big5"), ("prompt\nZażółć gęślą jaźń", "cp1250"),
+    ("prompt\nлодка плывёт", "koi8_r"), ("prompt\nτο κόκκινο καράβι", "cp1253"), ("\xff\xfe", "latin-1"),
+    *((f"prompt\n{text}\nle gar\udce7on\n", "utf-8") for text in ("the caméra", "it’s late", "« à la mer »")),
+    ("", "utf-8"), ("prompt,seconds\n", "utf-8"), ("sep=;\n", "utf-8"), ("\n;;\n", "utf-8"),
+    ("PK\x03\x04\x14\0\x06\0", "utf-8"), ("\xd0\xcf\x11\xe0\xa1\xb1", "latin-1"),
+    ("image;promt\nphoto.png;a", "utf-8"), ("image;seconds\nphoto.png;long", "utf-8"),
+    ("image;prompt\nphoto.png;a;b", "utf-8"), ("image;;prompt\nphoto.png;a;b", "utf-8"),
+    ("Image;image \nphoto.png;photo.png", "utf-8"),
+    ('image,prompt,seed\nphoto.png,"a\nb",five\nphoto.png,a,1,2\nphoto.png,a,7.0\nphoto.png,"open', "utf-8"),
+]  # fmt: skip
+LINES = (
+    '{"image": "photo.png", "prompt": "a"}', '{"image": "photo.png"', "# a remark", "[1]", "[" * 100_000,
+    '{"image": "photo.png", "steps": 1000}', '{"image": "photo.png", "style": "x"}', '{"seed": 1}', "",
+    '{"image": "none.png"}', '{"image": "text.png"}', '{"image": "photo.png", "model": "none"}',
+    '{"image": "photo.png", "model": 3}', '{"image": "~nobody-of-that-name/photo.png"}',
 )  # fmt: skip
-def test_numbers_have_a_decimal_point_or_comma(field: str, value: float | str) -> None:
-    assert values_of("seconds", field) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "field", "value"),
-    [("loop", "WAHR", "on"), ("loop", "TRUE", "on"), ("loop", "VRAI", "on"), ("loop", "FALSCH", "off"),
-     ("loop", "On", "on"), ("loop", "yes", "yes"), ("shape", "16:09", "16:9"), ("shape", "04:03:00", "4:3"),
-     ("mode", "Forward", "forward"), ("vae_tile", "Auto", None), ("prompt", "WAHR", "WAHR")],
-)  # fmt: skip
-def test_what_a_spreadsheet_makes_of_a_choice_is_understood(name: str, field: str, value: str | None) -> None:
-    assert values_of(name, field) == value
+def told(folder: Path, content: bytes, name: str) -> list[str]:
+    (folder / name).write_bytes(content)
+    try:
+        entries = read_batch(folder / name, {"steps": 7})
+    except InputError as error:
+        return [str(error)]
+    return [
+        f"{line}: {entry if isinstance(entry, str) else own_settings(json.loads(entry.to_json()))}".replace(
+            str(folder), "TMP"
+        )
+        for line, entry in entries.items()
+    ]
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("image;promt\nphoto.png;a", "'promt' is not a setting; expected one of prompt, prompt_blend."),
-        ("image;seconds\nphoto.png;long", "`seconds` is 'long'; expected a number from 1 to 120."),
-        ("image;prompt\nphoto.png;a;b", "It has 3 fields, and the first line has 2 names, none for 'b'."),
-        ("image;;prompt\nphoto.png;a;b", "It has 3 fields, and the first line has 2 names, none for 'a'."),
-        ("Image;image \nphoto.png;photo.png", "The column 'image' appears twice. Remove one of them."),
-    ],
-)
-def test_a_mistake_is_told_with_its_column(tmp_path: Path, content: str, problem: str) -> None:
-    (entry,) = entries_of(tmp_path, content)
-    assert str(entry).startswith(problem)
+def test_what_tables_and_lines_are_read_as(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    cells = [("seconds", field) for field in NUMBERS]
+    cells += [(name, field) for name, fields in CHOICES.items() for field in fields]
+    lines = [f"{name} {field!r}: {[*table_rows(chr(10).join((name, field, '')))]}" for name, field in cells]
+    for text, encoding in TABLES:
+        content = text.encode(encoding, "surrogateescape")
+        lines.append(" | ".join([f"{text!r} in {encoding}", *told(tmp_path, content, "a.csv")]))
+    (tmp_path / "text.png").write_text("no picture")
+    lines += ["> lines", *told(tmp_path, "\n".join(LINES).encode(), "a.jsonl")]
+    lines += ["> empty", *told(tmp_path, b"", "a.jsonl"), *told(tmp_path, b"PK\x03\x04", "a.xlsx")]
+    lines += ["> binary", *told(tmp_path, b"\xff\xfe", "a.jsonl")]
+    lines += ["> too long", *told(tmp_path, b" " * (MAX_BYTES + 1), "a.jsonl")]
+    # What Python says of JSON depends on its version.
+    assert re.sub(r"(It is not JSON) \(.*\)\.", r"\1.", "\n".join(lines)) == snapshot

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.finish.edit import Edit, at_speed, colours_of, with_colours
@@ -71,86 +72,44 @@ def test_fades_and_speeds_are_weighted_and_rounded_as_written() -> None:
     assert [frame[0, 0, 0] for frame in mixed] == [203, 152]  # 610 / 3 and 455 / 3, to the nearest
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "speed:0.1", "speed:10", "join:300", "join:0", "enlarge:2", "enlarge:4", "trim:1.125-", "smooth:999",
-        "source:96x64*36000@30", ",".join(32 * ["source:96x64*1@30"]),
-        "source:96x64*8@30,source:96x64*8@30,join:4", "source:96x64*30@60,smooth:120",
-        "source:2048x1536*9@30,enlarge:3",
-    ],
-)  # fmt: skip
-def test_the_last_value_that_is_allowed_is_taken_and_the_next_one_is_not(text: str) -> None:
-    assert Finishing.of(text)
-    beyond = {
-        "0.1": "0.099", ":10": ":10.1", "300": "301", "enlarge:2": "enlarge:1", "enlarge:4": "enlarge:5",
-        "1.125": "1.1251", "999": "1000", "36000": "36001", "*1@30": "*1@30,source:96x64*1@30",
-        "join:4": "join:5", "120": "121", "2048x1536": "2048x2050",
-    }  # fmt: skip
-    for last, further in beyond.items():
-        if last in text:
-            with pytest.raises(InputError):
-                Finishing.of(text.replace(last, further, 1))
+A, ONE = "source:96x64*90@30", "source:96x64*1@30,"
+TEXTS = f"""
+enlarge:5 enlarge:4 enlarge:2 enlarge:1 reverse:2 wobble trim:2 trim:1.1251- speed:0.1 speed:0.099
+speed:10 speed:10.1 speed:1/0 join:300 join:301 join:0 smooth:999 smooth:1000 smooth:60,smooth:48
+smooth:60,smooth:60 source:96x64*36000@30 source:96x64*36001@30 {32 * ONE} {33 * ONE} {A},trim:0.5-2
+{A},trim:1- {A},trim:-0.1 {A},trim:2-9 {A},trim:2-1 {A},trim:3- {A},trim:1.125- {A},speed:0.5
+{A},speed:0.5,smooth:2x {A},speed:3 {A},speed:10,reverse,loop {A},loop,mute {A},colours
+{A},enlarge:2,smooth:60 source:96x64*8@30,source:96x64*8@30,join:4
+source:96x64*8@30,source:96x64*8@30,join:5 source:96x64*30@60,smooth:120 source:96x64*30@60,smooth:121
+source:96x64*30@60,smooth:60 source:96x64*8@60,smooth:110
+source:2048x1536*9@30,enlarge:3 source:2048x2050*9@30,enlarge:3
+source:96x64*30000@30,speed:0.1 source:96x64*72@30 source:96x64*73@30 source:96x64*3@30 source:96x64*20@1
+source:2000x2000*45@30 source:96x64*30@30,source:50x50*11@25,join:0 enlarge:2,join:3
+source:95x64*73@30000/1001+sound,smooth:2x,enlarge:3,speed:0.5
+""".split()
 
 
-def test_segments_are_equal_parts_of_what_may_be_in_memory() -> None:
-    for text, sizes in {
-        "source:96x64*72@30": [36, 36], "source:96x64*73@30": [24, 24, 25], "source:96x64*3@30": [3],
-        "source:96x64*20@1": [6, 7, 7], "source:2000x2000*44@30": [22, 22],
-    }.items():  # fmt: skip
-        finishing = Finishing.of(text)
-        assert [len(segment) for segment in finishing.segments] == sizes
-        assert [section.total_frames for section in finishing.plan] == [*np.cumsum(sizes)]
-    both = Finishing.of("source:96x64*30@30,source:50x50*11@25,join:0")
-    assert (both.edit.sources, both.result.frames) == ((30, 13), 43)
-
-
-def test_a_trim_takes_the_frames_of_its_times() -> None:
-    for trim, frames in {
-        "0.5-2": range(15, 60),
-        "1-": range(30, 90),
-        "-0.1": range(3),
-        "2-9": range(60, 90),
-    }.items():
-        mixtures = Edit(trim=trim, sources=(90,)).mixtures(RATE)
-        assert [frame for ((_, frame, _),) in mixtures] == [*frames]
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("enlarge:5", "has enlarge '5'; expected enlarge:2|3|4 (make it larger, with Real-ESRGAN)"),
-        ("reverse:2", "has reverse '2'; expected reverse without a value"),
-        ("wobble", "has 'wobble'; expected some of trim"),
-        ("trim:2", "expected trim:FROM-TO (the part to take, in seconds"),
-        ("source:96x64*90@30,trim:2-1", "but the video has 3.00 s; expected a part of the video"),
-        ("speed:1/0", "expected speed:N (from 0.1 to 10"),
-        ("smooth:60,smooth:48", "has smooth twice"),
-        ("source:96x64*30@30,trim:5-", "but the video has 1.00 s"),
-        ("source:96x64*30@60,smooth:60", "more than the 60 frames per second"),
-        ("source:96x64*30@30,source:96x64*8@30,join:5", "at most 4, half of the shortest"),
-        ("source:4096x2304*9@30,enlarge:3", "12288x6912 are 85 million"),
-        ("source:96x64*30000@30,speed:0.1", "has a video of 10000 s; expected at most 1200 s"),
-    ],
-)  # fmt: skip
-def test_a_text_that_cannot_be_done_is_refused_in_words(text: str, problem: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        Finishing.of(text)
-    assert problem in str(refusal.value)
-
-
-def test_a_text_is_written_in_the_order_of_the_steps_and_plans_its_segments() -> None:
-    finishing = Finishing.of("source:95x64*73@30000/1001+sound, smooth:2x enlarge:3,speed:0.5")
-    assert str(finishing) == "source:95x64*73@30000/1001+sound,speed:1/2,enlarge:3,smooth:2x"
-    assert finishing.words == "speed:1/2,enlarge:3,smooth:2x"
-    result = finishing.result
-    # A slow motion keeps the frames, at half the rate, and the frames in between are made.
-    assert (result.width, result.height, result.rate, result.frames) == (284, 192, RATE * 1000 / 1001, 146)
-    assert [index for segment in finishing.segments for index in segment] == [*range(146)]
-    assert finishing.plan.total_frames == 146
-    assert abs(finishing.plan.seconds - 2 * 73 * 1001 / 30000) < 1e-9
+def test_what_each_text_becomes(snapshot: SnapshotAssertion) -> None:
+    lines = list[str]()
+    for text in TEXTS:
+        try:
+            finishing = Finishing.of(text)
+            lines.append(f"{text[:90]} => {finishing.words} {told(finishing) if finishing.sources else ''}")
+        except InputError as error:
+            lines.append(f"{text[:90]} => {error}")
     with pytest.raises(InputError, match="no join"):
         [*finishing_lines("enlarge:2\njoin:3")]
+    assert "\n".join(map(str.rstrip, lines)) == snapshot
+
+
+def told(finishing: Finishing) -> str:
+    mixtures = finishing.edit.mixtures(finishing.sources[0].rate)
+    shown = [mixtures[index] for index in (0, 1, len(mixtures) // 2, -1) if -1 <= index < len(mixtures)]
+    plan = [section.total_frames for section in finishing.plan]
+    result, work = finishing.result, finishing.nominal_seconds
+    times = f"{result.seconds:.3f} s, {work:.3g} s, {finishing.nominal_bytes} B"
+    sizes = f"ends {plan[:4]} of {len(plan)} | {len(mixtures)} frames: {shown}"
+    return f"{finishing} | {result} | {times} | {sizes}"
 
 
 def test_steady_colours_undo_a_drift_and_leave_the_same_frame_alone() -> None:

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.jobs.downloads import manager
 from app.jobs.downloads import process as process_module
-from app.jobs.downloads.manager import DownloadOrder, DownloadProgress, Downloads
+from app.jobs.downloads.manager import DownloadOrder, Downloads
 from app.jobs.downloads.process import Adding, ModelProcess
 from app.jobs.job import Job
 from app.jobs.service import JobService
@@ -247,7 +248,24 @@ def test_a_model_that_was_removed_before_its_check_is_named() -> None:
     check.end()
 
 
-def test_a_model_is_told_by_what_happens_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("task", "code", "errors", "message"),
+    [
+        ("get", 0, "a notice", ""), ("convert", 2, "progress\nIt is too large.", "It is too large."),
+        ("get", 1, "Traceback\nKeyError: 1", "The process for it has died (KeyError: 1)."),
+        ("convert", -9, "", "The process for it has died (exit code -9)."),
+    ],
+)  # fmt: skip
+def test_a_process_that_fails_tells_its_last_line(task: str, code: int, errors: str, message: str) -> None:
+    process: Any = ModelProcess.__new__(ModelProcess)
+    process.task, process.message, process._process = task, "", SimpleNamespace(returncode=code)
+    process._child = SimpleNamespace(errors=SimpleNamespace(text=lambda: errors))
+    assert (process.has_failed, process.message) == (code != 0, message)
+
+
+def test_a_model_is_told_by_what_happens_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     parts = [
         SimpleNamespace(here_bytes=here, missing_bytes=missing) for here, missing in ((30, 50), (10, 10))
     ]
@@ -257,47 +275,32 @@ def test_a_model_is_told_by_what_happens_to_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(manager, "time", SimpleNamespace(monotonic=lambda: now[0]))
     downloads, name = Downloads(tmp_path / "longtake" / "downloads", lambda: None), INFO.name
     (tmp_path / "longtake").mkdir()
-    remedy = f"Download it on the page under Models, or with longtake models get {name}."
+    lines = list[str]()
 
-    def told() -> tuple[Any, ...]:
-        progress, reason = downloads.progress(name), downloads.reason_to_wait(name)
-        return progress.activity, progress.done_bytes, progress.total_bytes, *reason.values(), downloads.share
+    def tell(what: str) -> None:
+        problems, reason = downloads.problems(name), " ".join(downloads.reason_to_wait(name).values())
+        lines.append(f"{what}: {downloads.progress(name)} | {reason} | {problems} | {downloads.share}")
 
-    assert told() == ("", 0, 0, "Its model is not on this machine.", remedy, "")
-    for order, expected in (
-        (DownloadOrder("wanted"), ("getting", 40, 100, "Its model is being downloaded: 40 %.", "", "40 %")),
-        (DownloadOrder("paused"), ("paused", 40, 100, "The download of its model is paused.", remedy, "")),
-        (
-            DownloadOrder("failed", "No room.", "Free it."),
-            ("failed", 40, 100, "Its model was not downloaded. No room.", "Free it.", ""),
-        ),
-    ):
+    tell("nothing")
+    for order in (
+        DownloadOrder("wanted"), DownloadOrder("paused"), DownloadOrder("failed", "No room.", "Free it."),
+        DownloadOrder("wanted"),
+    ):  # fmt: skip
         downloads._order(name, order)
-        assert told() == expected
-    downloads._order(name, DownloadOrder("wanted"))
+        tell(f"{order}")
     process: Any = SimpleNamespace(total=200, done=50, bytes_per_second=10.0, is_over=False, has_failed=False)
     downloads._running["get", name] = process
-    now[0] = 0.5
-    downloads.reason_to_wait(name)
-    process.done = 100
-    assert "25 %" in downloads.reason_to_wait(name)["message"]  # for a second
-    now[0] = 1.6
-    assert told() == ("getting", 100, 200, "Its model is being downloaded: 50 %.", "", "50 %")
-    assert downloads.progress(name) == DownloadProgress("getting", 100, 200, 10.0, 10.0)
-    process.bytes_per_second = 0.0
-    assert downloads.progress(name).seconds_left is None
-    over: Any = SimpleNamespace(is_over=True, has_failed=True, message="Why.", remedy="Do.", problems=["p"])
-    downloads._running["convert", name] = over
-    assert downloads.progress(name) == DownloadProgress(message="It was not converted. Why.", remedy="Do.")
-    assert downloads.problems(name) is None
-    downloads._running["convert", name] = process
-    assert downloads.progress(name).activity == "converting"
-    downloads._running["verify", name] = process
-    assert (downloads.progress(name).activity, downloads.problems(name)) == ("verifying", None)
-    downloads._running["verify", name] = over
-    assert downloads.problems(name) == ["Why. Do."]
-    over.has_failed = False
-    assert downloads.problems(name) == ["p"]
+    for done, seconds, rate in ((50, 0.5, 10.0), (100, 1.4, 10.0), (100, 1.6, 10.0), (100, 1.6, 0.0)):
+        process.done, now[0], process.bytes_per_second = done, seconds, rate
+        tell(f"{done} of 200 bytes after {seconds} s")
+    failed: Any = SimpleNamespace(is_over=True, has_failed=True, message="Why.", remedy="Do.", problems=["p"])
+    over: Any = SimpleNamespace(is_over=True, has_failed=False, message="", remedy="", problems=["p"])
+    for kind, task in (
+        ("convert", failed), ("convert", process), ("verify", process), ("verify", failed), ("verify", over),
+    ):  # fmt: skip
+        downloads._running[kind, name] = task  # pyright: ignore[reportArgumentType]
+        tell(f"{kind}, {'over' if task.is_over else 'running'}")
+    assert lines == snapshot
 
 
 def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

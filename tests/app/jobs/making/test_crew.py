@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.jobs.history import Retention
 from app.jobs.job import Job
@@ -96,116 +97,91 @@ def keys(seats: list[Seat]) -> str:
     return "".join(seat.key for seat in seats)
 
 
-@pytest.mark.parametrize(
-    ("size", "expected", "others_expected"),
-    [(8, "bca", "bca"), (16, "ca", "ca"), (24, "a", "a"), (25, "a", "")],
-)
-def test_a_job_goes_to_the_cards_that_it_fits_the_smallest_first(
-    size: int, expected: str, others_expected: str
-) -> None:
-    a, b, c = Seat("a", 24), Seat("b", 8), Seat("c", 16)
-    crew, _ = crew_of(a, b, c)
-    assert keys(crew.workers_for(needs(size))) == expected
-    assert [crew.workers[index].key for index in crew.indices_for(needs(size))] == [*expected]
-    b.job = "j"
-    assert crew.indices_for(needs(size)) == [1]
-    crew.missing = "Others are not there yet."
-    assert keys(crew.workers_for(needs(size))) == others_expected
-    crew.missing, a.machine = "", "desk"
-    assert keys(crew.workers_for(needs(25))) == "c"  # the largest of this machine says why
-    alone, _ = crew_of(b)
-    assert keys(alone.workers_for(needs(25))) == "b"
-    alone.missing = "Others are not there yet."
-    assert keys(alone.workers_for(needs(25))) == ""
-
-
-def test_a_job_on_which_an_engine_died_goes_to_another_card_that_is_in_service() -> None:
-    a, b, c = Seat("a", 24), Seat("b", 8), Seat("c", 16)
-    crew, store = crew_of(a, b, c)
-    said = crew.passes_on(b, needs(8))
-    assert (
-        said
-        == "The engine on card b (8 GB) gave up; card c (16 GB) or card a (24 GB) goes on with the video."
+def told(crew: Any, *sizes: int, **facts: Any) -> str:
+    """Tell for jobs of these sizes which cards may make them, and why they wait."""
+    jobs = [needs(size, **facts) for size in sizes]
+    return "; ".join(
+        f"{job.frames}: {keys(crew.workers_for(job))} {crew.indices_for(job)} {crew.why_waiting(job)}".strip()
+        for job in jobs
     )
-    assert keys(crew.workers_for(needs(8))) == "ca"
-    assert keys(crew.workers_for(needs(8, "another"))) == "bca"
-    assert (b.failures, b.trouble) == (1, "")
+
+
+def seats() -> tuple[Seat, Seat, Seat]:
+    return Seat("a", 24), Seat("b", 8), Seat("c", 16)
+
+
+def test_which_cards_may_make_a_job_and_why_it_waits(snapshot: SnapshotAssertion) -> None:
+    a, b, c = seats()
+    crew, _ = crew_of(a, b, c)
+    lines = [f"three cards: {told(crew, 8, 9, 16, 24, 25)}", f"running: {told(crew, 24, state='running')}"]
+    b.job = "j"
+    lines.append(f"b makes it: {told(crew, 8, 16)}")
+    b.job, a.is_in_service = "", False
+    lines.append(f"a is out: {told(crew, 8, 16, 24, 25)}")
     c.is_in_service = False
-    assert crew.passes_on(b, needs(8, "another")).endswith("gave up; card a (24 GB) goes on with the video.")
-    assert b.trouble == "Its engine died with one video after the other."
+    lines.append(f"a and c are out: {told(crew, 8, 16, 24)}")
+    crew.missing = "Others are not there yet."
+    lines.append(f"others are missing: {told(crew, 16, 25)}")
+    crew.missing, a.machine = "", "desk"
+    lines.append(f"a is elsewhere: {told(crew, 8, 24, 25)}")
+    alone, _ = crew_of(b)
+    lines.append(f"b alone: {told(alone, 8, 25)}")
+    alone.missing = "Others are not there yet."
+    lines.append(f"b alone for now: {told(alone, 8, 25)}")
+    desk, _ = crew_of(Seat("d", 8, "desk"), Seat("e", 24))
+    lines.append(f"a desk beside: {told(desk, 20)}")
+    desk.workers = ()
+    lines.append(f"none: {told(desk, 20)}")
+    assert lines == snapshot
+
+
+def test_what_follows_the_death_of_an_engine_and_who_serves(snapshot: SnapshotAssertion) -> None:
+    a, b, c = seats()
+    crew, store = crew_of(a, b, c)
+    lines = list[str]()
+
+    def tell(what: str, said: object) -> None:
+        facts = [(seat.key, seat.failures, seat.trouble, seat.gives_back) for seat in (a, b, c)]
+        cards = " ".join(keys(crew.workers_for(needs(8, job))) for job in ("j", "another", "third"))
+        lines.append(f"{what}: {said} | {cards} | {facts} | {store.out}")
+
+    tell("b dies", crew.passes_on(b, needs(8)))
+    c.is_in_service = False
+    tell("b dies with another one, and c is out", crew.passes_on(b, needs(8, "another")))
     a.is_in_service = False
-    assert keys(crew.workers_for(needs(8))) == "bca"  # nobody else can
-    assert crew.passes_on(b, needs(8, "third")) == ""
-    crew.serve("b", leaves=True)
-    assert (store.out, b.failures, b.trouble, b.gives_back) == ({"b": True}, 0, "", False)
-    for leaves, now, job, gives_back in (
-        (True, True, "j", True), (True, True, "", False), (True, False, "j", False),
-        (False, True, "j", False),
-    ):  # fmt: skip
+    tell("b dies alone", crew.passes_on(b, needs(8, "third")))
+    tell("b leaves", crew.serve("b", leaves=True))
+    for leaves, now, job in ((True, True, "j"), (True, True, ""), (True, False, "j"), (False, True, "j")):
         b.job = job
-        crew.serve("b", leaves=leaves, now=now)
-        assert (store.out["b"], b.gives_back) == (leaves, gives_back)
+        tell(f"b with {job!r}, leaves {leaves}, now {now}", crew.serve("b", leaves=leaves, now=now))
     with pytest.raises(InputError, match="no card 'x'; expected one of a, b, c"):
         crew.serve("x")
+    assert lines == snapshot
 
 
-def test_a_job_says_for_which_card_it_waits_and_why() -> None:
-    a, b, c = Seat("a", 24), Seat("b", 8), Seat("c", 16)
-    crew, _ = crew_of(a, b, c)
-    assert [crew.why_waiting(needs(size)) for size in (8, 16, 24, 25)] == [
-        "", "Waits for card c (16 GB) or card a (24 GB): card b has 8 GB",
-        "Waits for card a (24 GB): card b has 8 GB, card c has 16 GB", "",
-    ]  # fmt: skip
-    assert crew.why_waiting(needs(24, state="running")) == ""
-    a.is_in_service = False
-    assert crew.why_waiting(needs(24)) == "Waits for card a (24 GB), which is out of service"
-    c.is_in_service = False
-    assert (
-        crew.why_waiting(needs(16)) == "Waits for card c (16 GB) or card a (24 GB), which are out of service"
-    )
-    assert crew.why_waiting(needs(8)) == ""
-    crew.missing = "The other machines are not there yet."
-    assert crew.why_waiting(needs(25)) == (
-        "Waits for a card that it fits. The other machines are not there yet"
-    )
-    crew, _ = crew_of(Seat("d", 8, "desk"), Seat("e", 24))
-    assert crew.why_waiting(needs(20)) == "Waits for card e (24 GB): card d lacks the model"
-    crew.workers = ()
-    assert crew.why_waiting(needs(20)) == ""
-
-
-def test_free_cards_get_the_jobs_that_they_fit_in_turn_and_the_others_rest() -> None:
-    a, b, c, d = Seat("a", 24), Seat("b", 8), Seat("c", 16), Seat("d", 4)
+def test_who_gets_the_next_jobs_and_which_cards_are_locked(snapshot: SnapshotAssertion) -> None:
+    a, b, c, d = (*seats(), Seat("d", 4))
     crew, store = crew_of(a, b, c, d)
-    c.job = "made"
-    store.taken = {"d"}
-    assert crew.lock_cards()
+    lines = list[str]()
+
+    def tell(what: str) -> None:
+        facts = [(seat.key, seat.job, seat.made, seat.rests) for seat in (a, b, c, d)]
+        waiting = [job.id for job in store.waiting]
+        lines.append(f"{what}: {facts}, waiting {waiting}, held {sorted(store.held)}, {crew.is_follower}")
+
+    c.job, store.taken = "made", {"d"}
+    tell(f"locks {crew.lock_cards()}")
     store.waiting = [needs(16, "1"), needs(4, "2"), needs(4, "3")]
-    crew._assign_jobs()
-    assert [seat.made for seat in (a, b, c, d)] == [["1"], ["2"], [], []]
-    assert [job.id for job in store.waiting] == ["3"]
-    assert [seat.rests for seat in (a, b, c, d)] == [[], [], [], [True]]
-    a.job = ""
-    crew._assign_jobs()
-    assert (a.made, a.rests) == (["1", "3"], [])
-    a.job = ""
-    crew._assign_jobs()
-    assert a.rests == [False]
-
-
-def test_a_card_is_locked_while_it_is_in_service_or_busy_and_there_is_work() -> None:
-    a, b = Seat("a", 24), Seat("b", 8)
-    crew, store = crew_of(a, b)
-    store.taken = {"a", "b"}
-    assert (crew.lock_cards(), crew.is_follower, store.held) == (False, True, set())
-    store.taken = {"a"}
-    assert (crew.lock_cards(), crew.is_follower, store.held) == (True, False, {"b"})
-    b.is_in_service, b.job, store.taken = False, "j", {"b"}  # it is its own lock
-    crew.lock_cards()
-    assert store.held == {"a", "b"}
-    assert crew.uses(b)
+    for what in ("a and b are free", "a has ended", "a has ended again"):
+        crew._assign_jobs()
+        tell(what)
+        a.job = ""
+    c.job, b.is_in_service = "", False  # b is busy, and its own lock
+    tell(f"b is out and busy {crew.lock_cards()}, {crew.uses(b)}")
     b.job = ""
-    crew.lock_cards()
-    assert store.held == {"a"}
+    tell(f"b is out {crew.lock_cards()}, {crew.uses(b)}")
     store.work = False
-    assert (crew.lock_cards(), crew.is_follower, store.held) == (False, False, set())
+    tell(f"no work {crew.lock_cards()}")
+    store.work, store.taken = True, {"a", "b", "c", "d"}
+    tell(f"all are taken {crew.lock_cards()}")
+    assert lines == snapshot

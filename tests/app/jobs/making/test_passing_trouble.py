@@ -97,20 +97,6 @@ def test_a_job_whose_folder_is_away_can_be_ended(studio: Studio) -> None:
     assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
 
 
-def test_an_engine_on_a_full_disk_is_tried_again(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=2 steps=1 at=1 fault=full times=2")
-    events = studio.events(job)
-    assert isinstance(events[-1], Finished)
-    assert sections_of(events) == [1, 2]
-    assert states_of(job.folder).count("waiting") == 2
-    reported = [
-        event.message for event in events if isinstance(event, Warned) and "disk is full" in event.message
-    ]
-    assert len(reported) == 2
-    assert "about 0.0001 GB are needed" in reported[0]
-
-
 def test_a_database_that_another_program_locks_lets_a_job_wait(
     studio: Studio, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

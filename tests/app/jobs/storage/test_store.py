@@ -4,13 +4,13 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.jobs.service import JobService
 from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
+from app.jobs.storage.owners import JobOwner, standing_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
 from tests.support.jobs import Studio, damage_database, kill, run_program
@@ -41,6 +41,16 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert (job.state, job.frames) == ("finished", 109)
     assert (job.started or 0.0) > (began or 0.0)  # the time without a program does not count
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
+
+
+def test_a_program_of_another_computer_may_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.jobs.storage.owners._host", lambda: "here/boot")
+    hosts = ("here/boot", "here/earlier", "container/boot", "there/another")
+    standings = [standing_of(tmp_path, f"{host}:1:1") for host in hosts]
+    assert standings == ["dead", "dead", "dead", "unknown"]
+    owner = JobOwner(tmp_path)
+    assert standing_of(tmp_path, owner.enter()) == "alive"
+    owner.leave()
 
 
 def test_a_program_that_dies_later_is_noticed_too(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,26 +123,6 @@ def test_an_event_is_appended_without_reading_the_log(
         for _ in range(99):
             append_event(log, event)
     assert [one for _, one in EventReader(log).read()] == [event] * 100
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
-        ({"model": "framepack-f1", "mode": "inverted"}, ("inverted", "framepack-f1", "forward")),
-        ({"image": "/nowhere/at-all.png"}, ("at-all.png", "picture file")),
-        ({"image": __file__}, ("test_store.py",)),
-    ],
-)
-def test_bad_input_is_refused_before_there_is_a_job(
-    studio: Studio, changes: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    with pytest.raises(InputError) as refusal:
-        studio.submit("steps=1", **changes)
-    for word in words:
-        assert word in refusal.value.message
-    assert refusal.value.remedy
-    assert not studio.outputs.exists()
 
 
 def test_a_folder_as_model_is_for_the_command_line_only(studio: Studio) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from app.jobs.job import Job, JobState
 from app.jobs.service import JobService
-from app.jobs.storage import commands
 from app.jobs.storage.commands import TAKEN_OVER
-from app.jobs.storage.logs import append_event
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -60,40 +58,6 @@ def test_a_database_that_vanishes_is_waited_for(studio: Studio, monkeypatch: pyt
     away.rename(folder)
     for job in (first, second):
         assert isinstance(studio.events(job)[-1], Finished)
-
-
-def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
-    studio: Studio, interrupted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, store = JobFolder(studio.outputs / interrupted), studio.service._store
-    step = StepDone(job=interrupted, time=9.0, section=2, step=1, steps=1)
-
-    def die() -> None:
-        append_event(folder.events, step)
-        store.enter(interrupted, "running")
-        store.recover()
-
-    store.adopts = True
-    store.recover()
-    store.adopts = False
-    monkeypatch.setattr(commands, "_MOST_DEATHS", 3)
-    for deaths in (1, 2):
-        die()
-        ((counted,),) = store.select("WHERE id = ?", interrupted, what="deaths")
-        assert counted == deaths
-        store.enter(interrupted, "queued")
-    folder.sections.mkdir()
-    (folder.sections / "0001.safetensors").write_bytes(b"kept")
-    for deaths in (1, 2):
-        die()
-        ((counted,),) = store.select("WHERE id = ?", interrupted, what="deaths")
-        assert counted == deaths
-        store.enter(interrupted, "queued")
-    die()
-    job = studio.service.job(interrupted)
-    assert (job.state, job.frames) == ("failed", 37)
-    assert "3 times" in job.message
-    assert job.video.read_bytes() == b"video of 37 frames"
 
 
 def test_a_program_with_a_job_of_its_own_leaves_interrupted_ones_to_a_server(
