@@ -14,7 +14,7 @@ from app.cli import main
 from tests.support.jobs import ROOT, STAND_IN, TIMEOUT, write_blank_model, write_picture
 
 JSON_FIELDS = {
-    "job_started": {"sections", "frames", "width", "height", "attention"},
+    "job_started": {"sections", "frames", "width", "height", "attention", "kernels"},
     "stage_started": {"stage", "section", "expected_seconds", "seconds_to_video"},
     "reading": {"done_bytes", "total_bytes"},
     "step_done": {"section", "step", "steps", "preview", "skipped"},
