@@ -80,7 +80,8 @@ class SettingInfo:
 
     def display(self, value: Any) -> str:
         if self.is_number:
-            return f"{value if self.kind is int else f'{value:g}'} {self.unit}".rstrip()
+            unit = self.unit.removesuffix("s") if value == 1 else self.unit
+            return f"{value if self.kind is int else f'{value:g}'} {unit}".rstrip()
         return self.summary(self.choices.get(value, value)) or "none"
 
     @property

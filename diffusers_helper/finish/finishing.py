@@ -4,6 +4,7 @@ The steps run in a fixed order, whatever the order of the words: edit, enlarge, 
 known, the text begins with a fact about each, so that the plan follows from the text alone.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -65,7 +66,7 @@ class Finishing:
         lengths = (max(1, round(source.frames * sources[0].rate / source.rate)) for source in sources)
         finishing = replace(self, edit=replace(self.edit, sources=tuple(lengths)), sources=sources)
         if sources and (seconds := finishing.result.seconds) > _MAX_SECONDS:
-            raise refusal(f"a video of {seconds:.0f} s", f"at most {_MAX_SECONDS} s")
+            raise refusal(f"a video of {math.ceil(seconds)} s", f"at most {_MAX_SECONDS} s")
         return finishing
 
     @property
