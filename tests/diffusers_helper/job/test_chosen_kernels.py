@@ -24,7 +24,7 @@ def test_a_job_with_all_kernels_is_close_to_the_plain_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Compare blocks, attention and convolutions in fp32, in which rounding hides nothing."""
-    monkeypatch.setattr("diffusers_helper.loading.loaders.slow_types", lambda **_: ("float16", "bfloat16"))
+    monkeypatch.setattr("diffusers_helper.models.sizes.slow_types", lambda **_: ("float16", "bfloat16"))
     monkeypatch.setattr(conv_rungs, "KITCHEN_CARDS", ("cpu",))
     monkeypatch.setattr(conv_rungs, "KITCHEN_TYPES", ("float32",))
     videos, counts = list[np.ndarray](), list[int]()
