@@ -75,6 +75,14 @@ def test_a_clip_that_begins_with_several_frames_adds_as_many_less() -> None:
     assert (plan.total_frames, plan.section_frames, plan.encoded_latents) == (113 + 2 * 112, 112, 3)
 
 
+@pytest.mark.parametrize(("clip_frames", "carried_frames"), [(5, 5), (5, 9), (9, 9), (13, 13), (13, 99)])
+def test_the_shortest_clip_adds_frames_also_if_it_repeats_as_many_as_it_has(
+    clip_frames: int, carried_frames: int
+) -> None:
+    plan = WAN.plan(4, "forward", clip_frames=clip_frames, carried_frames=carried_frames)
+    assert (plan.section_frames, plan.total_frames) == (4, 97)
+
+
 def test_a_clip_gets_the_colours_of_the_frames_that_it_repeats() -> None:
     originals = torch.rand(5, 8, 8, 3) - 0.5
     clip = torch.cat([originals, torch.rand(8, 8, 8, 3) - 0.5])

@@ -1,6 +1,7 @@
 """Tests that each setting and sampler is written once, and all surfaces follow from `GenerationRequest`."""
 
 import argparse
+import re
 from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any
@@ -69,6 +70,16 @@ def test_a_new_setting_is_a_parameter_of_the_endpoint(glow: SettingInfo) -> None
     endpoint = generate_endpoints(service, Catalogue())[0].function
     parameter = signature(endpoint).parameters["glow"]
     assert (parameter.default, parameter.annotation) == (2.5, float)
+
+
+@pytest.mark.parametrize("model", ["demo", "framepack-f1", "helios-distilled", "wan-5b-fast"])
+def test_the_form_begins_with_the_values_of_the_preselected_model(model: str) -> None:
+    catalogue = Catalogue(model)
+    made, values = form_markup(catalogue), form.defaults(find_model(model), catalogue.planner)
+    for name in ("steps", "cfg", "seconds"):
+        value = re.search(rf'name="{name}"[^>]* value="([^"]*)"', made)
+        assert value, name
+        assert float(value[1]) == values[name], name
 
 
 def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) -> None:

@@ -72,6 +72,9 @@ def test_a_model_is_listed_got_verified_and_removed(
     total = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.is_symlink())
     assert reported[-1]["done_bytes"] == reported[-1]["total_bytes"] == total
     assert absence_of(INFO) is None
+    # A model that shares some parts with a complete one is not complete by them.
+    (sharing,) = lines(longtake, "list", "framepack-i2v")
+    assert (sharing["state"], sharing["here_bytes"] > 0) == ("incomplete", True)
 
     (listed,) = lines(longtake, "list", "framepack-f1")
     assert listed["state"] == "complete"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -116,6 +117,20 @@ def test_the_summary_for_people(
     assert str(routes_folder()) in shown.out
     assert "shape 6 of 6: measured the plain way " in shown.err
     assert "miopen" not in shown.out + shown.err  # the CPU has none
+
+
+def test_the_aspect_is_width_to_height(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diffusers_helper.loading.loaders.load_models", interrupt)
+    sizes = list[tuple[int, int]]()
+    for aspect in ("16:9", "9:16"):
+        assert main(["tune", "--model", "framepack-i2v", "--aspect", aspect]) == 130
+        sizes.append(tuple(map(int, re.findall(r"videos of (\d+)x(\d+) pixels", capfd.readouterr().err)[0])))
+    assert sizes == [(832, 480), (480, 832)]
 
 
 def test_what_is_measured_is_of_the_type_that_the_profile_computes_in(

@@ -1,13 +1,17 @@
 """Tests of jobs that finish videos: what follows a video, what is told before, and how they are asked for."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from app.cli import main
+from app.commands.finish import _source
 from app.jobs.finishing import add_following, forecast, press_after
-from app.jobs.job import allows
+from app.jobs.job import Job, NoSuchJob, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
@@ -19,6 +23,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from tests.support.clips import scene
 from tests.support.films import write_film
+from tests.support.reported_jobs import job_of
 from tests.support.shared import Sharing, events, until, until_state
 
 
@@ -134,3 +139,26 @@ def test_the_command_tells_what_it_would_make(
     assert (plan["frames"], plan["fps"], plan["seconds"]) == (120, 30, 4)
     assert main(["finish", str(film), "--trim", "-0.5", "--mute", *tell]) == 0
     assert "96x64, 15 frames, 0.50 s at 30 fps" in capsys.readouterr().out
+
+
+def test_a_source_is_a_job_by_its_id_or_its_video_and_any_other_file(tmp_path: Path) -> None:
+    folder, film = JobFolder(tmp_path / "outputs" / "job-a"), tmp_path / "film.mp4"
+    folder.path.mkdir(parents=True)
+    job = replace(job_of(), folder=folder.path, video=folder.video)
+
+    def find(text: str) -> Job:
+        if text != "job-a":
+            raise NoSuchJob(text)
+        return job
+
+    service: Any = SimpleNamespace(
+        job=find, queue=SimpleNamespace(store=SimpleNamespace(outputs=tmp_path / "outputs"))
+    )
+    for file in (film, folder.video, folder.path / "note.txt"):
+        file.touch()
+    assert _source(service, "job-a") is job
+    assert _source(service, str(folder.video)) is job
+    assert _source(service, str(film)) == film
+    assert _source(service, str(folder.path / "note.txt")) == folder.path / "note.txt"
+    with pytest.raises(InputError, match="no file and no job"):
+        _source(service, str(tmp_path / "gone.mp4"))

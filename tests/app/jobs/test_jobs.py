@@ -5,10 +5,13 @@ import os
 import re
 import signal
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from app.jobs.job import NotAllowed, video_of
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import (
@@ -23,6 +26,7 @@ from diffusers_helper.events import (
     to_dict,
 )  # fmt: skip
 from tests.support.jobs import Studio, engine_facts, is_running, wait_until
+from tests.support.reported_jobs import job_of
 
 
 @pytest.fixture
@@ -154,3 +158,12 @@ def test_many_threads_may_submit_and_read_at_once(open_studio: Studio) -> None:
     jobs = open_studio.service.jobs()
     assert sorted(job.id for job in jobs) == sorted(made)
     assert {job.state for job in jobs} == {"finished"}
+
+
+def test_the_video_of_a_job_has_to_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "video.mp4"
+    for video in (None, file):
+        with pytest.raises(NotAllowed, match="with a video"):
+            video_of(replace(job_of(), video=video))
+    file.touch()
+    assert video_of(replace(job_of(), video=file)) == file

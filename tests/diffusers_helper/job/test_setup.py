@@ -13,10 +13,11 @@ from syrupy.assertion import SnapshotAssertion
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.framepack.joining import _match_edge
 from diffusers_helper.job import plans, setup
 from diffusers_helper.job.card import card_name
 from diffusers_helper.job.original import Original
-from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.job.plans import MemoryPlans, kernels_problem
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -147,6 +148,39 @@ def test_a_card_is_known_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SimpleNamespace(pci_domain_id=1, pci_bus_id=2, pci_device_id=3, uuid="u")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: place)
     assert (card_name(torch.device("cpu")), card_name(torch.device("cuda"))) == ("", "card-1-2-3-u")
+
+
+def test_words_of_all_prompts_are_looked_up() -> None:
+    models: Any = SimpleNamespace(info=find_model("demo"))
+    request = replace(REQUEST, prompt="[0s: a red balloon]\n[1.2s: it hovers]")
+    assert setup._unknown_words(request, models).endswith("ignores them: balloon, hovers.")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem", "told"),
+    [
+        ("plain", "cpu", "away", ""), ("auto", "cpu", "away", ""), ("fused", "cpu", "", ""),
+        ("fused", "cuda", "away", "comfy-kitchen cannot be used (away)"),
+        ("fast8", "rocm", "away", "comfy-kitchen cannot be used (away)"), ("fast8", "cpu", "", ""),
+        ("compiled", "cuda", "away", ""), ("compiled", "rocm", "", "on NVIDIA's cards alone"),
+        ("compiled", "cpu", "", "on NVIDIA's cards alone"),
+    ],
+)  # fmt: skip
+def test_kernels_need_their_package_or_their_card(
+    name: str, kind: Any, problem: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: problem)
+    found = kernels_problem(name, kind)
+    assert found.endswith(told)
+    assert bool(found) == bool(told)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_difference_to_the_original_fades_over_a_section(is_last: bool) -> None:
+    original: Any = SimpleNamespace(is_last=is_last, edge_frame=Image.new("RGB", (1, 1), (255, 255, 255)))
+    faded = _match_edge(original, torch.zeros(4, 1, 1, 3))[:, 0, 0, 0]
+    shares = torch.linspace(1, 0, 4)
+    assert torch.allclose(faded, shares.flip(0) if is_last else shares)
 
 
 # ---- the video that a job continues -------------------------------------------------------------------

@@ -11,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from app.cli import main
+from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import SmallDecoder
 from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.fetch import get_model
+from diffusers_helper.models.installed import check_own_files
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.units import GB
 from tests.support.hub import Hub, hub_of, use_hub
@@ -39,6 +41,13 @@ def hub(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     with hub_of(tmp_path / "away", INFO, tmp_path / "server") as hub:
         use_hub(monkeypatch, hub)
         yield hub
+
+
+def test_only_own_files_that_are_missing_are_refused(cache: Path) -> None:
+    own = {name: replace(source, revision=None) for name, source in INFO.components.items()}
+    check_own_files(INFO)  # they can be downloaded
+    with pytest.raises(InputError, match="transformer is not at"):
+        check_own_files(replace(INFO, components=own))
 
 
 def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -> None:

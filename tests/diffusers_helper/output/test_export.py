@@ -94,6 +94,17 @@ def test_a_gif_has_the_length_of_the_video_and_is_as_small_as_a_chat_wants(
         assert (shown.width < 190) == (limit < 10**6)
 
 
+@pytest.mark.parametrize(("size", "smaller"), [((80, 40), (20, 10)), ((40, 80), (10, 20)), ((8, 6), (8, 6))])
+def test_the_longer_side_of_a_gif_becomes_smaller(
+    size: tuple[int, int], smaller: tuple[int, int], tmp_path: Path
+) -> None:
+    with av.open(tmp_path / "small.gif", "w") as output:
+        packets = [*gif.encoded(output, lambda: iter([Image.new("RGB", size)] * 2), Fraction(10), 20)]
+        output.mux(packets)
+        stream = output.streams.video[0]
+        assert (stream.width, stream.height) == smaller
+
+
 def test_the_frames_are_stored_as_they_are_shown_with_the_recipe(video: Path, tmp_path: Path) -> None:
     with ZipFile(export(video, tmp_path, "png")) as archive:
         assert {entry.compress_type for entry in archive.infolist()} == {ZIP_STORED}

@@ -2,7 +2,9 @@
 
 import os
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,22 @@ def test_job_ids_sort_by_time_and_are_safe_names() -> None:
     for job in ids:
         assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", job)
     assert [job[:15] for job in ids] == sorted(job[:15] for job in ids)
+
+
+def test_an_id_has_the_time_of_the_whole_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    evening = time.struct_time((2026, 11, 21, 20, 15, 30, 5, 325, 0))
+    clock = SimpleNamespace(strftime=lambda form: time.strftime(form, evening))
+    monkeypatch.setattr("diffusers_helper.provenance.job_folder.time", clock)
+    assert new_job_id().startswith("20261121-201530-")
+
+
+def test_half_written_files_go_wherever_they_are(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in (".a.tmp", "segments/.b.mp4.tmp", "segments/b.mp4", "c.tmp")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    JobFolder(tmp_path).remove_leftovers()
+    assert [file.exists() for file in files] == [False, False, True, True]
 
 
 def test_a_new_folder_is_never_another_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,11 @@ def test_no_order_is_taken_without_room(studio: Studio, hub: Hub, monkeypatch: p
     assert not activity(studio.service)
 
 
+def test_only_what_was_ordered_can_rest(studio: Studio, hub: Hub) -> None:
+    studio.service.downloads.pause(INFO.name)
+    assert not activity(studio.service)
+
+
 def test_a_model_of_own_files_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "longtake" / FILE_NAME)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from app.jobs.history import Retention
 from app.jobs.job import Job
 from app.jobs.making.crew import Crew
+from app.jobs.making.worker import Worker
 from diffusers_helper.errors import InputError
 from tests.support.reported_jobs import job_of
 
@@ -185,3 +187,19 @@ def test_who_gets_the_next_jobs_and_which_cards_are_locked(snapshot: SnapshotAss
     store.work, store.taken = True, {"a", "b", "c", "d"}
     tell(f"all are taken {crew.lock_cards()}")
     assert lines == snapshot
+
+
+def test_the_memory_of_a_card_is_given_back_after_a_pause_unless_a_job_follows() -> None:
+    closed: list[str] = []
+    worker: Any = object.__new__(Worker)
+    worker._engine = SimpleNamespace(close=lambda: closed.append("closed"))
+    worker._orders, worker._frees = SimpleQueue(), True
+    worker.rest(leaves=False)
+    worker.rest(leaves=False)
+    assert closed == ["closed"]
+    worker._frees = True
+    worker.make(job_of())
+    worker.rest(leaves=False)
+    assert (worker.job, len(closed)) == (job_of().id, 1)
+    worker.rest(leaves=True)
+    assert len(closed) == 2

@@ -235,3 +235,17 @@ def test_a_state_is_what_the_lines_say_or_else_the_events(
     facts = importing._facts_of(folder, list(importing._lines(folder)))
     assert facts["state"] == state
     assert ((facts["created"], facts["place"]) == (5.0, 6.0)) == (lines == ["marked"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fits"),
+    [
+        ("video", "video.mp4", True), ("video", "", False), ("video", "../other/video.mp4", False),
+        ("video", "/etc/passwd", False), ("video", 3, False), ("state", "running", True),
+        ("state", "flying", False), ("frames", 3, True), ("frames", True, False), ("frames", "3", False),
+    ],
+)  # fmt: skip
+def test_what_a_folder_says_of_itself_is_believed_where_it_can_be_true(
+    name: str, value: object, fits: bool
+) -> None:
+    assert importing._fits(name, value) is fits
