@@ -153,3 +153,32 @@ def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> Non
     page.get_by_role("button", name="Reset to defaults").click()
     page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
     assert prompt_box(page).input_value() == "the ball <i>grows</i>"
+
+
+def test_ctrl_enter_starts_earlier_prompts_come_back_and_a_double_click_is_one_press(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    ready(page)
+    page.set_input_files("input[type=file]", str(photo))
+    size(page, "Video: 144 × 112")
+    box, earlier = prompt_box(page), page.get_by_label("Earlier prompts")
+    first, other = "a red ball", "the camera <b>pans</b> left"
+    for text, number, place in ((first, 1, 2), (other, 2, 3), (first, 2, 4)):
+        box.fill(text)
+        box.press("Control+Enter")
+        page.locator("#start", has_text=f"number {place}").wait_for()
+        earlier.get_by_text(f"Earlier prompts ({number})").wait_for(state="attached")
+    assert [job.request.prompt for job in stand.service.jobs()] == [first, other, first]
+    options = ["Earlier prompts (2)", first, other, "Forget them"]
+    assert earlier.locator("option").all_inner_texts() == options
+    earlier.select_option(other)
+    assert box.input_value() == other
+    earlier.select_option("Forget them")
+    earlier.wait_for(state="hidden")
+    page.locator("#start").click(click_count=20)
+    page.locator("#start", has_text="number 5").wait_for()
+    assert len(stand.service.jobs()) == 4
+    page.locator("#end").click(click_count=20)
+    notice(page, "Ending")
+    page.locator("#start", has_text="number 4").wait_for()
+    assert [job.state for job in stand.service.jobs()].count("cancelled") == 1

@@ -28,8 +28,8 @@ from diffusers_helper.planning.cards.speeds import (
     step_time,
     work_of,
 )
-from diffusers_helper.planning.notes import choice_notes
-from diffusers_helper.planning.profiles import FAMILIES, Machine, profile_for
+from diffusers_helper.planning.notes import attention_note, choice_notes
+from diffusers_helper.planning.profiles import FAMILIES, YOU, Machine, profile_for
 from diffusers_helper.planning.set_ups import plans_by_card, plans_by_format, recommend
 from diffusers_helper.planning.smaller_plans import Level, PlanLevels, level_key
 from diffusers_helper.planning.times import expected_times, forecast
@@ -181,6 +181,14 @@ def plan_lines(name: str, folder: Path) -> list[str]:
         lines += [line] * (section == 1 or line.partition(":")[2] != lines[-1].partition(":")[2])
     times_of_video = forecast(plan, profile, info)
     return [*lines, f"forecast: {times_of_video and (text_of(times_of_video), times_of_video.text)}"]
+
+
+def test_slices_are_explained_unless_a_person_chose_them() -> None:
+    sliced = Setting("sliced", "AOTriton has no kernels for this card", "measured")
+    assert attention_note(sliced) == (
+        "Attention is computed in slices, which takes longer, because AOTriton has no kernels for this card."
+    )
+    assert attention_note(replace(sliced, source=YOU)) == attention_note(replace(sliced, value="math")) == ""
 
 
 @pytest.mark.parametrize("name", PLANS)
