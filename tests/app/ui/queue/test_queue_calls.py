@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,8 @@ from PIL import Image
 
 from app.cli import main
 from app.jobs.storage.commands import commands_of
+from app.ui.catalogue import Catalogue
+from app.ui.queue.records import Records
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
@@ -161,3 +164,16 @@ def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
         assert red[0] > 150 > red[2]  # pyright: ignore
     (stand.outputs / ids[1] / "input.png").unlink()
     assert ask(stand.url, f"/jobs/{ids[1]}/picture.webp").status == 404
+
+
+def test_no_path_of_the_machine_is_told_of_a_jobs_files(tmp_path: Path) -> None:
+    service: Any = None
+    films = f"{tmp_path}/a film.mp4\n{tmp_path}/b.mp4"
+    request = {"video": f"{tmp_path}/v.mp4", "join": films, "sound": f"{tmp_path}/s.mp3"}
+    texts = dict.fromkeys(("message", "remedy", "sentence"), f"{tmp_path}/job-a/video.mp4 is away.")
+    facts = {"folder": "jobs/job-a", "request": asdict(GenerationRequest(image="x")) | request, **texts}
+    outward = Records(service, Catalogue())._outward(facts, tmp_path)
+    assert outward["request"]["video"] == "jobs/job-a/v.mp4"
+    assert outward["request"]["join"] == "jobs/job-a/a%20film.mp4\njobs/job-a/b.mp4"
+    assert outward["request"]["sound"] == "jobs/job-a/s.mp3"
+    assert str(tmp_path) not in json.dumps(outward)
