@@ -55,6 +55,17 @@ def test_a_job_says_at_once_why_it_waits_however_often_that_changes(
         assert words in studio.service.job(job.id).message
 
 
+def test_the_revision_changes_with_what_a_model_is_waited_for(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [("framepack-i2v", "Its model is being downloaded.")]
+    monkeypatch.setattr(manager.Downloads, "revision", property(lambda _: tuple(told)))
+    before = studio.service.revision
+    assert studio.service.revision == before
+    told[0] = ("framepack-i2v", "The disk is full.")
+    assert studio.service.revision != before
+
+
 def test_a_card_that_another_program_puts_back_makes_its_video_to_the_end(tmp_path: Path) -> None:
     sharing = Sharing(tmp_path)
     service, other = sharing.open(), sharing.open(start=False)

@@ -349,3 +349,16 @@ def test_every_file_of_a_stranger_is_opened_within_limits() -> None:
     reads = re.compile(r'av\.open\((?!\s*[\w.()]+, "w")')
     readers = [file for file in files if reads.search(file.read_text(encoding="utf-8"))]
     assert [str(file.relative_to(ROOT)) for file in readers] == ["diffusers_helper/conditions/film.py"]
+
+
+def test_a_film_goes_on_after_a_packet_that_is_damaged(tmp_path: Path) -> None:
+    file = write_film(tmp_path / "film.mov", [flat()] * 12, codec="png", form="rgb24")
+    content = bytearray(file.read_bytes())
+    with av.open(file) as container:
+        packet = [*container.demux(video=0)][5]
+    assert packet.pos is not None
+    content[packet.pos : packet.pos + 8] = bytes(8)
+    file.write_bytes(content)
+    with opened(file) as film:
+        times = [time for time, _ in film.frames()]
+    assert times == [Fraction(number, 30) for number in range(12) if number != 5]
