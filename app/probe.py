@@ -79,9 +79,9 @@ def _formats(video: str) -> Iterator[dict[str, Any]]:
     for name, form in FORMATS.items():
         with suppress(InputError):
             if name != "frame" and (size := estimated_bytes(Path(video), name)) is not None:
-                offer = {"format": name, "label": form.label, "suffix": form.suffix, "bytes": size}
-                is_exact = name in ("h264", "png")
-                yield offer | {"size": f"{'' if is_exact else 'about '}{size_text(offer['bytes'])}"}
+                prefix = "" if name in ("h264", "png") else "about "
+                offer = {"format": name, "label": form.label, "suffix": form.suffix}
+                yield {**offer, "bytes": size, "size": prefix + size_text(size)}
 
 
 def _export(video: str, target: str, name: str) -> Iterator[Any]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias, get_args
-from unicodedata import east_asian_width
 
 from app.jobs.stdio import complain, in_language, start_log
 from app.languages.translation import LANGUAGES
@@ -22,7 +21,7 @@ from diffusers_helper.events import Failed
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.lora_choice import lora_folder, with_absolute_paths
 from diffusers_helper.machine.file_locks import Lock
-from diffusers_helper.machine.terminal import is_plain_text
+from diffusers_helper.machine.terminal import is_plain_text, width_of
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import FINISHING, SETTINGS
@@ -110,16 +109,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Align the columns of a table; the last cell of a shorter row may be wider than its column."""
     rows = [[*map(in_language, row)] for row in rows]
     full_rows = [row for row in rows if len(row) == len(rows[0])]
-    widths = [max(map(_width, column)) for column in zip(*full_rows, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*full_rows, strict=True)]
     return [
-        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths)).rstrip()  # noqa: B905
+        "  ".join(cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths)).rstrip()  # noqa: B905
         for row in rows
     ]
-
-
-def _width(text: str) -> int:
-    """Count the columns of a terminal, of which a wide character, as of Chinese, takes two."""
-    return sum(1 + (east_asian_width(character) in "WF") for character in text)
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:

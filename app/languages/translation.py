@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from unicodedata import east_asian_width
 
 from app.languages.markup import translated_markup
+from diffusers_helper.machine.terminal import width_of
 
 LANGUAGES = {
     "en": "English", "zh": "简体中文", "ja": "日本語", "de": "Deutsch", "fr": "Français", "ru": "Русский",
@@ -118,7 +118,7 @@ class Translation:
             else:
                 text = translation or (part if start % 2 else self._in_parts(part, separators))
                 yield text
-                shift += _width(text) - len("".join(parts[start:end]))
+                shift += width_of(text) - len("".join(parts[start:end]))
             start = end
 
     def _in_marks(self, words: str) -> str | None:
@@ -169,11 +169,6 @@ class Translation:
         if isinstance(value, dict):
             return {key: self.answer(item, key) for key, item in cast(dict[str, Any], value).items()}
         return value
-
-
-def _width(text: str) -> int:
-    """Count the columns of a terminal, of which Chinese and Japanese characters take two."""
-    return len(text) + sum(east_asian_width(character) in "WF" for character in text)
 
 
 def _template(text: str, translation: str) -> _Template:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from unicodedata import east_asian_width
 
 # A terminal obeys control characters, and marks of direction make a text look like another one. Half a
 # pair of surrogates stands for a byte that is not UTF-8, and cannot be written.
@@ -16,6 +17,11 @@ def visible(text: str) -> str:
 
 def one_line(text: str) -> str:
     return visible(text).replace("\n", r"\n")
+
+
+def width_of(text: str) -> int:
+    """Count the columns of a terminal, of which a wide character, as of Chinese, takes two."""
+    return sum(1 + (east_asian_width(character) in "WF") for character in text)
 
 
 def is_plain_text(text: str) -> bool:

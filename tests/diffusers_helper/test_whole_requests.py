@@ -33,10 +33,10 @@ def test_every_setting(snapshot: SnapshotAssertion) -> None:
     lines = list[str]()
     for name, setting in SETTINGS.items():
         facts = setting.label, setting.expected, setting.unit, setting.section, setting.scope
-        shown = setting.is_optional, setting.on_page
+        view = setting.is_optional, setting.on_page
         if setting.default is not None:
-            shown = *shown, setting.default_text, setting.display(usual[name])
-        lines.append(f"{name}: {text_of(usual[name])} {text_of(facts + shown)}")
+            view = *view, setting.default_text, setting.display(usual[name])
+        lines.append(f"{name}: {text_of(usual[name])} {text_of(facts + view)}")
     assert "\n".join(lines) == snapshot
 
 
@@ -252,8 +252,8 @@ def test_what_is_known_of_a_model(name: str, snapshot: SnapshotAssertion) -> Non
     info = find_model(name)
     family = info.family
     left_out = "family", "vocabulary", "components", "folder"
-    shown = [field.name for field in fields(info) if field.name not in left_out]
-    lines = [text_of({field: getattr(info, field) for field in shown}), text_of(info.default_settings)]
+    view = [field.name for field in fields(info) if field.name not in left_out]
+    lines = [text_of({field: getattr(info, field) for field in view}), text_of(info.default_settings)]
     lines += [
         f"{part}: {source.location}/{source.subfolder}@{source.revision}"
         for part, source in info.components.items()

@@ -75,9 +75,9 @@ def test_a_new_setting_is_a_parameter_of_the_endpoint(glow: SettingInfo) -> None
 @pytest.mark.parametrize("model", ["demo", "framepack-f1", "helios-distilled", "wan-5b-fast"])
 def test_the_form_begins_with_the_values_of_the_preselected_model(model: str) -> None:
     catalogue = Catalogue(model)
-    made, values = form_markup(catalogue), form.defaults(find_model(model), catalogue.planner)
+    result, values = form_markup(catalogue), form.defaults(find_model(model), catalogue.planner)
     for name in ("steps", "cfg", "seconds"):
-        value = re.search(rf'name="{name}"[^>]* value="([^"]*)"', made)
+        value = re.search(rf'name="{name}"[^>]* value="([^"]*)"', result)
         assert value, name
         assert float(value[1]) == values[name], name
 

@@ -83,24 +83,24 @@ def test_what_fails_is_a_row_with_its_reason(snapshot: SnapshotAssertion) -> Non
     replaced = ModelPatcher()
     replaced.clone = lambda: replaced
     replaced.wrapped = lambda kind, call: call
-    told = [
+    lines = [
         *benchmark(vae=failing("shapes cannot be multiplied"), generate_report=False)[0],
         *benchmark(model=replaced, test_cfg_values="1", generate_report=False)[0],
     ]
     narrow = failing("not implemented for 'BFloat16'", torch.bfloat16)
     (_, tips, settings), _ = run("ROCMVAEPerformanceMonitor", vae=narrow, test_resolution=64)
     assert settings.startswith("precision_mode fp32")
-    told.append(tips)
+    lines.append(tips)
     monitor = partial(run, "ROCMSamplerPerformanceMonitor", model=ModelPatcher(), test_steps=4)
-    told += [monitor()[0][1], monitor(positive=[])[0][1]]
+    lines += [monitor()[0][1], monitor(positive=[])[0][1]]
     for refused in (
         lambda: benchmark(test_resolutions="64x65"), lambda: benchmark(test_cfg_values="x"),
         lambda: benchmark(clip=None), lambda: monitor(model=replaced, positive=[]),
     ):  # fmt: skip
         with pytest.raises(InputError) as caught:
             refused()
-        told.append(str(caught.value))
-    assert re.sub(r"[\d.]+(e-\d+)?( s\b|%)", "...", "\n".join(told)) == snapshot
+        lines.append(str(caught.value))
+    assert re.sub(r"[\d.]+(e-\d+)?( s\b|%)", "...", "\n".join(lines)) == snapshot
 
 
 def test_the_optimizer_takes_any_type_and_passes_it_on() -> None:

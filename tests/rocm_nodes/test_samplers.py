@@ -44,19 +44,19 @@ def test_a_sample_has_the_bits_of_the_stock_node(is_for_video: bool, comfy: Comf
 def test_what_a_sampler_does_and_says(
     comfy: Comfy, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    lines, seen = list[str](), list[torch.dtype]()
-    monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda self, dtype: seen.append(dtype))
+    lines, observed = list[str](), list[torch.dtype]()
+    monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda self, dtype: observed.append(dtype))
     names = list(NODE_CLASS_MAPPINGS["ROCMOptimizedKSampler"].INPUT_TYPES()["optional"])
     for changes in (
         {}, {"optimize_for_video": True}, {"steps": 1}, {"precision_mode": "bf16"},
         {"precision_mode": "fp32"},
         dict(zip(names, (True, "auto", True), strict=True)),  # as a workflow of the first version has them
     ):  # fmt: skip
-        for record in (comfy.shown, comfy.previews, seen):
+        for record in (comfy.shown, comfy.previews, observed):
             record.clear()
         _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher(), **changes))
-        told = re.sub(r"[\d.]+(e-\d+)? s\b", "... s", text)
-        lines.append(f"{changes}: {seen} {comfy.shown} {comfy.previews} {told}")
+        texts = re.sub(r"[\d.]+(e-\d+)? s\b", "... s", text)
+        lines.append(f"{changes}: {observed} {comfy.shown} {comfy.previews} {texts}")
     assert "\n".join(lines) == snapshot
 
 
@@ -101,14 +101,14 @@ def test_the_advanced_sampler_passes_all_its_inputs_on(monkeypatch: pytest.Monke
     inputs = sampler_inputs(ModelPatcher())
     del inputs["seed"], inputs["denoise"]
     extra = {"noise_seed": 3, "start_at_step": 1, "end_at_step": 2}
-    nodes, given = sys.modules["nodes"], dict[str, Any]()
+    nodes, arguments = sys.modules["nodes"], dict[str, Any]()
     common = nodes.common_ksampler
-    monkeypatch.setattr(nodes, "common_ksampler", lambda *a, **k: given.update(k) or common(*a, **k))
+    monkeypatch.setattr(nodes, "common_ksampler", lambda *a, **k: arguments.update(k) or common(*a, **k))
     for is_last, (adds, keeps) in ((True, ("enable", "disable")), (False, ("disable", "enable"))):
         choices = {"add_noise": adds, "return_with_leftover_noise": keeps}
-        (found,), _ = run("ROCMOptimizedKSamplerAdvanced", **inputs, **extra, **choices)
-        assert given == {
+        (result,), _ = run("ROCMOptimizedKSamplerAdvanced", **inputs, **extra, **choices)
+        assert arguments == {
             "disable_noise": not is_last, "start_step": 1, "last_step": 2, "force_full_denoise": is_last
         }  # fmt: skip
     expected = stock(**sampler_inputs(ModelPatcher(), seed=3, disable_noise=True))
-    assert torch.equal(found["samples"], expected)
+    assert torch.equal(result["samples"], expected)

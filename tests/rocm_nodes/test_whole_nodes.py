@@ -40,23 +40,23 @@ FACTS = (
 def declared(types: Mapping[str, Any]) -> Iterator[str]:
     for group, inputs in types.items():
         for name, (kind, options) in inputs.items():
-            shown = {option: value for option, value in options.items() if option != "tooltip"}
-            yield f"{group}.{name}: {text_of(kind)} {text_of(shown)}"
+            view = {option: value for option, value in options.items() if option != "tooltip"}
+            yield f"{group}.{name}: {text_of(kind)} {text_of(view)}"
 
 
 @pytest.mark.parametrize("category", sorted({kind.CATEGORY for kind in NODE_CLASS_MAPPINGS.values()}))
 def test_what_nodes_declare(category: str, snapshot: SnapshotAssertion) -> None:
-    told, known = list[str](), set[str]()
+    texts, known = list[str](), set[str]()
     for name, kind in NODE_CLASS_MAPPINGS.items():
         if category != kind.CATEGORY:
             continue
         facts = NODE_DISPLAY_NAME_MAPPINGS[name], *(getattr(kind, fact, None) for fact in FACTS)
-        told.append(f"{name}: {text_of(facts)}")
+        texts.append(f"{name}: {text_of(facts)}")
         lines = [*declared(kind.INPUT_TYPES())]
-        told += [f"  {line}" for line in lines if line not in known]
-        told.append(f"  in this order: {', '.join(line.partition(':')[0] for line in lines)}")
+        texts += [f"  {line}" for line in lines if line not in known]
+        texts.append(f"  in this order: {', '.join(line.partition(':')[0] for line in lines)}")
         known |= {*lines}
-    assert "\n".join(told) == snapshot
+    assert "\n".join(texts) == snapshot
 
 
 @pytest.fixture
@@ -215,8 +215,8 @@ def test_the_benchmarks_texts(snapshot: SnapshotAssertion) -> None:
     ):  # fmt: skip
         lines.append(str(check(test_resolutions=sizes, test_cfg_values=scales)))
     decode = NODE_CLASS_MAPPINGS["ROCMOptimizedVAEDecode"].VALIDATE_INPUTS
-    for given in ({}, {"video_chunk_size": 0}, {"video_chunk_size": 33}, {"chunk_size": 2}):
-        lines.append(str(decode(**given)))
+    for inputs in ({}, {"video_chunk_size": 0}, {"video_chunk_size": 33}, {"chunk_size": 2}):
+        lines.append(str(decode(**inputs)))
     lines.append(str(decode(video_chunk_size=32, chunk_size="8")))
     assert "\n".join([*lines, text_of(benchmark.cases_of("64x96, 96X64", "1.0,3.5"))]) == snapshot
 

@@ -120,8 +120,8 @@ class Evening:
         for record in records:
             key = record["id"] if "id" in record else f"card {record['job']}"
             before = self._last.get(key, {})
-            told = changes({name: value for name, value in before.items() if name in record}, record)
-            self._lines += [] if told == "(the same)" else [f"{key}:", told]
+            lines = changes({name: value for name, value in before.items() if name in record}, record)
+            self._lines += [] if lines == "(the same)" else [f"{key}:", lines]
             self._last[key] = before | record
 
     def _as_page(self, name: str, message: dict[str, Any]) -> tuple[int, Any]:

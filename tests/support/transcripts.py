@@ -68,12 +68,12 @@ def database_facts(outputs: Path) -> Iterator[tuple[str, str]]:
             for name, value in zip(row.keys(), row, strict=True):
                 if value and name not in _ELSEWHERE:
                     is_time = name in _TIMES and value > BEGIN / 2
-                    shown = _since(value) if is_time else f"{value}"
-                    yield f"{row['id']}.{name}", "a program" if name == "owner" else shown
-            asked, stored = settings_of(row["request"]), outputs / row["id"] / "request.json"
+                    view = _since(value) if is_time else f"{value}"
+                    yield f"{row['id']}.{name}", "a program" if name == "owner" else view
+            calls, stored = settings_of(row["request"]), outputs / row["id"] / "request.json"
             words = f"{row['words']!r}, {row['model']}, {row['seconds']:g} s"
-            yield f"{row['id']} asks", f"{asked}, found by {words}"
-            if stored.is_file() and settings_of(stored.read_text()) != asked:
+            yield f"{row['id']} asks", f"{calls}, found by {words}"
+            if stored.is_file() and settings_of(stored.read_text()) != calls:
                 yield f"{row['id']} asks in its folder", f"{settings_of(stored.read_text())}"
         for row in database.execute("SELECT * FROM commands ORDER BY job, command"):
             yield f"{row['job']}.told to {row['command']}", row["content"]
@@ -87,7 +87,7 @@ def _files(outputs: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(outputs.rglob("*")):
         name = file.relative_to(outputs).as_posix()
         if name.startswith(_TRASH) and name.count("/") == _TRASH.count("/") + 1:
-            yield name, f"({sum(one.is_file() for one in file.rglob('*'))} files)"
+            yield name, f"({sum(item.is_file() for item in file.rglob('*'))} files)"
         if name.startswith((_TRASH, *_UNTOLD)) or not file.is_file():
             continue
         yield from _content(file, name) if not name.startswith(DATABASE_FOLDER) else [(name, "")]
@@ -131,15 +131,15 @@ def changes_of(before: dict[str, str], after: dict[str, str]) -> list[str]:
         mark = "+" if old is None else "-" if new is None else "~"
         value = (old if new is None else new if old is None or " asks" in name else f"{old} -> {new}") or ""
         owner, dot, fact = name.partition("/" if "/" in name else ".")
-        told = f"{mark}{fact} {value}".rstrip()
-        told = f"-{fact}" if "line " in name else told
+        texts = f"{mark}{fact} {value}".rstrip()
+        texts = f"-{fact}" if "line " in name else texts
         if not dot or (new is not None and "line " in name):
             lines.append(f"{mark} {name}: {value}".rstrip(": "))
         elif (at := together.get(owner + dot)) is not None:
-            lines[at] += f", {told}"
+            lines[at] += f", {texts}"
         else:
             together[owner + dot] = len(lines)
-            lines.append(f"{owner}{dot} {told}")
+            lines.append(f"{owner}{dot} {texts}")
     return lines
 
 
@@ -165,8 +165,8 @@ class Transcript:
     def _run(self, command: str) -> None:
         words = [*shlex.split(command), "--out", str(self.outputs)]
         code, out, err = answer(self._output, *(word.replace("TMP", str(self._root)) for word in words))
-        said = [out.replace("\n", " | ")] if command.startswith("jobs show") and out else out.splitlines()
-        self._lines += [*map(_short, said), *(f"!{code} {line}" for line in err.splitlines())]
+        output = [out.replace("\n", " | ")] if command.startswith("jobs show") and out else out.splitlines()
+        self._lines += [*map(_short, output), *(f"!{code} {line}" for line in err.splitlines())]
         assert err or not code
 
     def does(self, title: str, act: Callable[[], object]) -> None:
@@ -175,10 +175,10 @@ class Transcript:
         self.clock.now += 1.0
         self._lines.append(f"> {title}")
         try:
-            told = act()
+            lines = act()
         except InputError as error:
-            told = f"refused: {error}"
-        self._lines += [] if told is None or isinstance(told, Job) else [f"{told}"]
+            lines = f"refused: {error}"
+        self._lines += [] if lines is None or isinstance(lines, Job) else [f"{lines}"]
         self._lines += [f"  {line}" for line in changes_of(before, facts_of(self.outputs))]
 
     def told(self) -> str:

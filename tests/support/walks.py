@@ -132,8 +132,8 @@ class Walk:
         folder = JobFolder(job.folder)
         if job.id not in self._coming:
             assert self.service.queue.store.claim(lambda other: "card 0" if other.id == job.id else None)
-            made = history(job, load=4.0, first=1.4, step=1.2, latent=0.2)
-            self._coming[job.id] = iter(made)
+            result = history(job, load=4.0, first=1.4, step=1.2, latent=0.2)
+            self._coming[job.id] = iter(result)
             for part in (folder.sections, folder.thumbs):
                 part.mkdir(exist_ok=True)
             folder.memory.write_text(json.dumps(memory_record(1)))
@@ -176,8 +176,8 @@ class Walk:
         idle = 0
         while idle < 2:
             self.page.evaluate("settle()")
-            asked = self.page.evaluate("calls.map(({ path, sent, isOver }, at) => [path, sent, isOver, at])")
-            open_calls = [call for call in asked if not call[2] and call[0] not in self.held]
+            calls = self.page.evaluate("calls.map(({ path, sent, isOver }, at) => [path, sent, isOver, at])")
+            open_calls = [call for call in calls if not call[2] and call[0] not in self.held]
             idle = 0 if open_calls else idle + 1
             for path, sent, _, at in open_calls:
                 if path not in _QUIET:
@@ -190,25 +190,25 @@ class Walk:
         """Tell what is otherwise on the page than before, once all is answered."""
         self.answer()
         self.page.evaluate(REST)
-        shown = _told(self.page.locator("body").aria_snapshot())
+        view = _told(self.page.locator("body").aria_snapshot())
         tab = self.page.evaluate("document.documentElement.dataset.tab + location.hash.split('/').slice(1)")
         self._lines.append(f"--- {name}: {self.page.evaluate(FACTS)}")
         # Each tab is told by what is otherwise than when it was seen last.
         before = self._last.get(tab, [])
         line = ""
-        for what, first, end, start, last in SequenceMatcher(None, before, shown, False).get_opcodes():
+        for what, first, end, start, last in SequenceMatcher(None, before, view, False).get_opcodes():
             if what == "equal":
                 continue
             for part in (
                 *(f"- {gone}" for gone in before[first:end]),
-                *(f"+ {new}" for new in shown[start:last]),
+                *(f"+ {new}" for new in view[start:last]),
             ):
                 if line and len(line) + len(part) > WIDTH:
                     self._lines.append(line)
                     line = ""
                 line = f"{line} | {part}" if line else part
         self._lines += [line] if line else []
-        self._last[tab] = shown
+        self._last[tab] = view
 
     def click(self, name: str, role: str = "button", **options: Any) -> None:
         self.page.get_by_role(role, name=name, exact=True, **options).click()

@@ -43,13 +43,13 @@ NEEDS: dict[str, dict[str, Any]] = {
 
 
 def test_what_a_run_leaves_in_its_report(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    told = dict[str, Any]()
+    lines = dict[str, Any]()
     for kind in ("good", "out_of_memory", "aborts", "dies_at_once"):
         report = run(tmp_path / kind, {"bus": kind})
         part = report["parts"]["bus"]
-        told[kind] = [f"{label}: {case}" for label, case in part["cases"].items()]
-        told[kind].append(f"{part['reason']!r}, {report['is_complete']}, {failures(report)}")
-        told[kind] += map(str, planned_peaks(report))
+        lines[kind] = [f"{label}: {case}" for label, case in part["cases"].items()]
+        lines[kind].append(f"{part['reason']!r}, {report['is_complete']}, {failures(report)}")
+        lines[kind] += map(str, planned_peaks(report))
         assert not (tmp_path / kind / "files").exists()
         text = (tmp_path / kind / "report.json").read_text(encoding="utf-8").lower()
         for word in ("annelise", "annes-tower", "hf_1234", str(tmp_path).lower()):
@@ -58,8 +58,8 @@ def test_what_a_run_leaves_in_its_report(tmp_path: Path, snapshot: SnapshotAsser
         card = FACTS["card"] | {"kind": "cpu" if name == "a GPU" else FACTS["card"]["kind"]}
         part = run(tmp_path / name, {"bus": "good"}, needs=needs, card=card)["parts"]["bus"]
         reason = part["reason"] if name == "device" else part["reason"].partition(";")[0]
-        told[name] = f"{part['cases']} {reason}"
-    assert told == snapshot
+        lines[name] = f"{part['cases']} {reason}"
+    assert lines == snapshot
 
 
 def test_a_hang_is_a_result_and_the_next_part_is_measured(

@@ -157,10 +157,10 @@ def test_files_that_cannot_be_a_part_of_the_model(
     weights: dict[str, torch.Tensor], file: Path, data: Path, tmp_path: Path, longtake: Longtake,
     snapshot: SnapshotAssertion,
 ) -> None:  # fmt: skip
-    original, told = original_names(weights), list[str]()
+    original, lines = original_names(weights), list[str]()
 
     def tell(file: Path, part: str = "transformer") -> None:
-        told.append(f"{part}: {refused(longtake, file, part).replace(str(tmp_path), 'TMP').strip()}")
+        lines.append(f"{part}: {refused(longtake, file, part).replace(str(tmp_path), 'TMP').strip()}")
 
     whole = file.read_bytes()
     for content in (PAGE.encode(), POINTER.encode(), b"", whole[:-1000]):
@@ -170,14 +170,14 @@ def test_files_that_cannot_be_a_part_of_the_model(
     tell(file, "vae")
     tell(Path(f"{file}x"))
     single, block = "single_transformer_blocks.6.", "transformer_blocks.0."
-    deeper = {name.replace(".0.", ".1.", 1): one for name, one in weights.items() if name.startswith(block)}
-    flatter = {name: one for name, one in weights.items() if not name.startswith(single)}
+    deeper = {name.replace(".0.", ".1.", 1): item for name, item in weights.items() if name.startswith(block)}
+    flatter = {name: item for name, item in weights.items() if not name.startswith(single)}
     for tensors in (
         {name: original[name] for name in [*original][:-2]}, original | {"foreign.weight": torch.zeros(2)},
         original | {"img_in.proj.bias": torch.zeros(7)}, weights | deeper, flatter,
         {name: (tensor * 100).to(torch.int8) for name, tensor in weights.items()},
         {name: tensor.reshape(-1)[0] for name, tensor in original.items()},
-        {name: one for name, one in flatter.items() if name != "proj_out.bias"},
+        {name: item for name, item in flatter.items() if name != "proj_out.bias"},
     ):  # fmt: skip
         tell(write_safetensors(file, tensors))
     llama = {f"blk.0.{name}.weight": (0, (2,), bytes(8)) for name in ("attn_q", "ffn_gate")}
@@ -190,13 +190,13 @@ def test_files_that_cannot_be_a_part_of_the_model(
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         network = empty_network(part, config).state_dict()
-        tensors = {name: torch.zeros(one.shape) for name, one in network.items()}
+        tensors = {name: torch.zeros(item.shape) for name, item in network.items()}
         write_safetensors(folder / "model.safetensors", tensors)
         tell(folder, part.replace("_", "-"))
     base = ("models", "add", "mine", "--base", "framepack-i2v", "--transformer", file)
     write_safetensors(file, original)
-    told.append(longtake(*base, code=2).strip())
-    assert told == snapshot
+    lines.append(longtake(*base, code=2).strip())
+    assert lines == snapshot
     assert not data.exists()
 
 

@@ -29,9 +29,9 @@ def test_the_pack_is_installed_replaced_and_removed_and_nothing_else(
     lines, places = list[str](), comfyui / "custom_nodes"
 
     def tell(verb: str, folder: Path, what: str = "") -> None:
-        said = longtake.refused(f"{verb}-comfyui-nodes '{folder}'").replace(str(tmp_path), "TMP")
+        output = longtake.refused(f"{verb}-comfyui-nodes '{folder}'").replace(str(tmp_path), "TMP")
         there = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("custom_nodes/*"))
-        lines.extend([f"> {verb} {what}".rstrip(), *said.splitlines(), f"there: {there}"])
+        lines.extend([f"> {verb} {what}".rstrip(), *output.splitlines(), f"there: {there}"])
 
     for verb in ("install", "install", "uninstall", "uninstall"):
         tell(verb, comfyui)

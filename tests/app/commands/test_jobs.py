@@ -74,12 +74,12 @@ class Story(Transcript):
         self.maker.release_job(job)
 
     def looks_at_choices(self, jobs: str) -> None:
-        told = list[str]()
+        lines = list[str]()
         for job in jobs:
             choice = self.service.steering.choice(f"job-{job}")
             takes = choice and [(number, take.id) for number, take in choice.takes]
-            told.append(f"job-{job}: {choice and (choice.parent, choice.keep, choice.waits, takes)}")
-        self.does("the choices are looked at", lambda: "\n".join(told))
+            lines.append(f"job-{job}: {choice and (choice.parent, choice.keep, choice.waits, takes)}")
+        self.does("the choices are looked at", lambda: "\n".join(lines))
 
     def adopts(self, page: JobStore) -> None:
         page.adopts = True
@@ -253,8 +253,8 @@ def test_the_trash(story: Story, snapshot: SnapshotAssertion) -> None:
         (story.outputs / f"job-{job}" / "large").write_bytes(bytes(size))
     size = sum(size_of(folder) for job in "aef" for folder in story.outputs.rglob(f"job-{job}"))
     for fewer in (0, 1, 10**6):
-        kept = Retention(size_bytes=size - fewer)
-        story.does(f"{fewer} bytes too many", lambda kept=kept: tidy(store, kept))
+        copy = Retention(size_bytes=size - fewer)
+        story.does(f"{fewer} bytes too many", lambda copy=copy: tidy(store, copy))
     assert story.told() == snapshot(name="by itself")
 
 
@@ -296,13 +296,13 @@ def test_an_export_never_replaces_a_file(
     sharing: Sharing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def export(to: Path, *more: str, job: str = "") -> tuple[int, str, str]:
-        words = ("jobs", "export", job or made.id, "--to", str(to), *more, "--out", str(sharing.outputs))
+        words = ("jobs", "export", job or result.id, "--to", str(to), *more, "--out", str(sharing.outputs))
         return answer(capsys, *words)
 
     server = sharing.open()
     sharing.go(server)
-    made = sharing.add(server)
-    events(server, made)
+    result = sharing.add(server)
+    events(server, result)
     target = tmp_path / "mine.mp4"
     target.write_bytes(b"mine")
     (tmp_path / "link.mp4").symlink_to(tmp_path / "gone.mp4")
@@ -311,9 +311,9 @@ def test_an_export_never_replaces_a_file(
         assert (code, complaint.count("cannot be written (it is there already)")) == (2, 1)
     assert target.read_bytes() == b"mine"
     assert not (tmp_path / "gone.mp4").exists()
-    code, said, _ = export(tmp_path, "--json")
-    assert (code, Path(json.loads(said)["exported"]).read_bytes()) == (
+    code, output, _ = export(tmp_path, "--json")
+    assert (code, Path(json.loads(output)["exported"]).read_bytes()) == (
         0,
-        (made.folder / "video.mp4").read_bytes(),
+        (result.folder / "video.mp4").read_bytes(),
     )
     assert export(tmp_path)[0] == 2

@@ -23,11 +23,11 @@ def test_memory_and_disk_for_each_card_and_format(longtake: Longtake, snapshot: 
     stored = longtake(*plan).splitlines()[:3]
     small = longtake(*plan, "--weight-dtype", "fp8_e4m3fn").splitlines()[-8]
     formats = longtake(*plan, "--formats").splitlines()
-    told = [line for line in formats if line.startswith(("as stored", "fp8", "Q4_0", "Q2_K", "With"))]
-    assert "\n".join([*automatic, *stored, small, *told]) == snapshot
-    reported = [json.loads(line) for line in longtake(*plan, "--formats", "--json").splitlines()]
-    assert reported[0]["formats"][0] == "as stored"
-    assert [card["card_gb"] for card in reported[0]["cards"]] == [8, 12, 16, 20, 24]
+    lines = [line for line in formats if line.startswith(("as stored", "fp8", "Q4_0", "Q2_K", "With"))]
+    assert "\n".join([*automatic, *stored, small, *lines]) == snapshot
+    rows = [json.loads(line) for line in longtake(*plan, "--formats", "--json").splitlines()]
+    assert rows[0]["formats"][0] == "as stored"
+    assert [card["card_gb"] for card in rows[0]["cards"]] == [8, 12, 16, 20, 24]
 
 
 @pytest.mark.parametrize(

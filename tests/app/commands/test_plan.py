@@ -68,7 +68,7 @@ def test_a_plan_is_told_in_words_and_as_json(
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, list):
         return f"{len(value)}: {value[-1:]}"
     return float(f"{value:.5g}") if isinstance(value, float) else value

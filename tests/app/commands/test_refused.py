@@ -124,8 +124,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     before, lines = sorted(tmp_path.rglob("*")), list[str]()
     for command in ARGUMENTS.splitlines()[:-1]:
         if command.startswith("generate") == is_generate:
-            said = longtake.refused(command).replace(str(tmp_path), "TMP").replace(str(ROOT), "ROOT")
-            assert said.count("\n") == 1, said
-            lines.append(f"{command.replace(MAKE, 'generate ...')} => {said.strip()}")
+            output = longtake.refused(command).replace(str(tmp_path), "TMP").replace(str(ROOT), "ROOT")
+            assert output.count("\n") == 1, output
+            lines.append(f"{command.replace(MAKE, 'generate ...')} => {output.strip()}")
             assert sorted(tmp_path.rglob("*")) == before, command
     assert "\n".join(lines) == snapshot

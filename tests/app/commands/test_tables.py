@@ -39,15 +39,15 @@ def test_a_program_says_once_why_its_job_is_not_made(snapshot: SnapshotAssertion
         ({"state": "running"}, {"is_paused": True}, ""), ({}, {}, _FOLLOWS), ({}, {}, _LEADS),
         ({}, {}, PAUSED),
     ]  # fmt: skip
-    told = list[str]()
-    for facts, service_facts, reported in rows:
+    lines = list[str]()
+    for facts, service_facts, report in rows:
         state = {"is_follower": False, "is_paused": False, **service_facts}
         job = job_of(**{"id": "j", "state": "queued", **facts})
         service: Any = SimpleNamespace(
             job=lambda _, job=job: job, crew=SimpleNamespace(**state), queue=SimpleNamespace(**state)
         )
-        told.append(_reason_to_wait(service, "j", reported, OUTPUTS))
-    assert told == snapshot
+        lines.append(_reason_to_wait(service, "j", report, OUTPUTS))
+    assert lines == snapshot
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

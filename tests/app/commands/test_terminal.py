@@ -57,13 +57,13 @@ def test_what_is_written_of_a_job_where_no_terminal_is(clock: Clock, snapshot: S
         "one that takes longer than foreseen": later(slow_start(job), 60.0, 18)[:20],
         "the next job": history(job, load=5, first=9, step=9, latent=1),
     }
-    told = list[str]()
+    texts = list[str]()
     for name, events in stories.items():
         written = play(events, io.StringIO(), clock)
-        told.append(f"> {name}")
+        texts.append(f"> {name}")
         for second, lines in written.items():
-            told += [f"{second:3} s: {' | '.join(lines)}"] if lines and second % 60 in (0, 10) else []
-    assert "\n".join(told) == snapshot
+            texts += [f"{second:3} s: {' | '.join(lines)}"] if lines and second % 60 in (0, 10) else []
+    assert "\n".join(texts) == snapshot
 
 
 def test_what_a_terminal_shows(clock: Clock, snapshot: SnapshotAssertion) -> None:

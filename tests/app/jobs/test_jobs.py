@@ -60,14 +60,14 @@ def test_the_life_of_a_job(open_studio: Studio, script: str, snapshot: SnapshotA
     lines = (job.folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     assert [from_dict(json.loads(line)) for line in lines] == events
     assert [event.time for event in events] == sorted(event.time for event in events)
-    told = [f"{type(event).__name__} {facts_of(event)}" for event in events]
-    told += [f"{line.state}: {line.reason}" for line in service.history.transitions(job.id)]
+    texts = [f"{type(event).__name__} {facts_of(event)}" for event in events]
+    texts += [f"{line.state}: {line.reason}" for line in service.history.transitions(job.id)]
     done = service.job(job.id)
     assert job.created <= (done.started or 0) <= (done.ended or 0)
     record = {"video": done.video, "frames": done.frames, "message": done.message, "remedy": done.remedy}
     files = sorted(file.name for file in job.folder.rglob("*") if file.is_file())
-    told += [f"{record}", " ".join(files)]
-    text = "\n".join(told).replace(job.id, "JOB").replace(str(open_studio.outputs), "OUT")
+    texts += [f"{record}", " ".join(files)]
+    text = "\n".join(texts).replace(job.id, "JOB").replace(str(open_studio.outputs), "OUT")
     assert re.sub(r"pid=\d+ loaded=\d+|0\.\d+ GB", "...", text) == snapshot
     assert isinstance(open_studio.events(open_studio.submit("steps=1"))[-1], Finished)
 

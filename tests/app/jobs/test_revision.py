@@ -58,11 +58,11 @@ def test_a_job_says_at_once_why_it_waits_however_often_that_changes(
 def test_the_revision_changes_with_what_a_model_is_waited_for(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = [("framepack-i2v", "Its model is being downloaded.")]
-    monkeypatch.setattr(manager.Downloads, "revision", property(lambda _: tuple(told)))
+    lines = [("framepack-i2v", "Its model is being downloaded.")]
+    monkeypatch.setattr(manager.Downloads, "revision", property(lambda _: tuple(lines)))
     before = studio.service.revision
     assert studio.service.revision == before
-    told[0] = ("framepack-i2v", "The disk is full.")
+    lines[0] = ("framepack-i2v", "The disk is full.")
     assert studio.service.revision != before
 
 

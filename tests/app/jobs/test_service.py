@@ -127,9 +127,9 @@ def test_a_command_ends_a_job_after_a_section_that_is_new(snapshot: SnapshotAsse
     }
     lines = list[str]()
     for commands in COMMANDS:
-        asked: Any = commands.split()
+        calls: Any = commands.split()
         for name, event in events.items():
-            ends = [ended_by(asked, event, finished) for finished in (0, 1, 2)]
+            ends = [ended_by(calls, event, finished) for finished in (0, 1, 2)]
             lines.append(f"{commands or 'none'} after {name}: {ends}")
     assert lines == snapshot
 

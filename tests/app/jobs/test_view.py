@@ -53,8 +53,8 @@ def shown(job: Job, commands: Any = (), section: int = 1, sections: int = 2, **m
         f"{name}: {button['label']}{'' if button['enabled'] else ' (off)'}"
         for name, button in buttons(job, commands, section, sections).items()
     )
-    told = f"{facts['sentence']} | {facts['percent']} % | {', '.join(on_stage)}"
-    return f"{told} | {' '.join(facts['actions'])}"
+    lines = f"{facts['sentence']} | {facts['percent']} % | {', '.join(on_stage)}"
+    return f"{lines} | {' '.join(facts['actions'])}"
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -62,12 +62,12 @@ def test_what_is_shown_of_a_job_in_each_state(state: JobState, snapshot: Snapsho
     jobs = {name: replace(JOB, state=state, **facts) for name, facts in VARIANTS.items()}
     lines = [f"{name}: {title_of(job)} | {shown(job)}" for name, job in jobs.items()]
     lines += [f"in its row: {row_buttons(actions(jobs['new']))}"]
-    told = (jobs["new"], jobs["told"])
+    texts = (jobs["new"], jobs["told"])
     for name, facts in CIRCUMSTANCES.items():
-        lines.append(f"{name}: {' / '.join(sentence(job, **facts) for job in told)}")
-    for asked in ASKED if state == "running" else ():
+        lines.append(f"{name}: {' / '.join(sentence(job, **facts) for job in texts)}")
+    for calls in ASKED if state == "running" else ():
         for sections in ((1, 1), (1, 2), (2, 2)):
-            lines.append(f"asked to {asked}, {sections}: {shown(jobs['begun'], asked.split(), *sections)}")
+            lines.append(f"asked to {calls}, {sections}: {shown(jobs['begun'], calls.split(), *sections)}")
     assert lines == snapshot
 
 

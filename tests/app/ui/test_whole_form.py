@@ -78,8 +78,8 @@ class Told:
 
     def tell(self, name: str, answer: Any, key: str = "") -> None:
         before = self._last.get(key)
-        told = whole(answer) if before is None else changes(before, answer)
-        self._lines.append(f"--- {name}\n{told}")
+        lines = whole(answer) if before is None else changes(before, answer)
+        self._lines.append(f"--- {name}\n{lines}")
         self._last[key] = answer
 
     def start(self, answer: Any) -> None:
@@ -128,14 +128,14 @@ def test_what_the_form_says(cases: dict[str, dict[str, Any]], tmp_path: Path, sn
     photo = {"path": "uploads/photo.png", "orig_name": "it's.png"}
     usual = form.defaults(find_model("demo"), planner) | {"model": "demo", "prompt": "a ball", "image": photo}
     first = in_lines(describer.describe(usual))
-    told = Told(tmp_path)
+    lines = Told(tmp_path)
     if cases is PICTURES:
-        told.tell("usual", first)
+        lines.tell("usual", first)
     for name, changed in cases.items():
-        told.start(first)
+        lines.start(first)
         changed = {key: photo if value == "photo" else value for key, value in changed.items()}
-        told.tell(name, in_lines(describer.describe(usual | changed)))
-    assert told.text == snapshot
+        lines.tell(name, in_lines(describer.describe(usual | changed)))
+    assert lines.text == snapshot
 
 
 PLANS: list[tuple[str, dict[str, Any]]] = [
@@ -147,7 +147,7 @@ PLANS: list[tuple[str, dict[str, Any]]] = [
 
 
 def test_memory_plans_on_many_machines(tmp_path: Path, snapshot: Any) -> None:
-    told = Told(tmp_path)
+    lines = Told(tmp_path)
     for machine, settings in PLANS:
         planner = planner_of(machine, tmp_path)
         info = find_model(settings.get("model", "framepack-i2v"))
@@ -159,8 +159,8 @@ def test_memory_plans_on_many_machines(tmp_path: Path, snapshot: Any) -> None:
             "max": planner.max_gb,
             "markup": TAGS.split(markup),
         }
-        told.tell(f"{machine} {settings}", answer)
-    assert told.text == snapshot
+        lines.tell(f"{machine} {settings}", answer)
+    assert lines.text == snapshot
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ class Desk(Told):
         self.tells_markup, self._told_markup = True, set[str]()
 
     def press(self, call: Any, *arguments: Any) -> Any:
-        said = ", ".join(str(argument) for argument in arguments)[:90]
+        output = ", ".join(str(argument) for argument in arguments)[:90]
         try:
             answer = call(*arguments)
         except LongtakeError as error:
@@ -197,24 +197,26 @@ class Desk(Told):
         elif isinstance(answer, str) and answer.startswith("{"):
             answer = {k: v for k, v in json.loads(answer).items() if v is None or v != self.usual[k]}
         is_form = isinstance(answer, dict) and ("markup" in answer or "values" in answer)
-        self._lines.append(f"--- {call.__name__} {said}\n{whole(self._form(answer) if is_form else answer)}")
+        self._lines.append(
+            f"--- {call.__name__} {output}\n{whole(self._form(answer) if is_form else answer)}"
+        )
         return answer
 
     def _form(self, answer: Any) -> dict[str, Any]:
         """Give the values that differ from the usual ones, and markup at its first time."""
         values, markup = answer.get("values", {}), in_lines(answer)["markup"]
-        shown = {name: value for name, value in values.items() if value != self.usual.get(name, ...)}
+        view = {name: value for name, value in values.items() if value != self.usual.get(name, ...)}
         new = {name: text for name, text in markup.items() if str(text) not in self._told_markup}
         self._told_markup |= {str(text) for text in new.values()}
-        shown |= {"values": len(values), "markup": list(markup), "notice": answer.get("notice")}
-        return shown | (new if self.tells_markup else {})
+        view |= {"values": len(values), "markup": list(markup), "notice": answer.get("notice")}
+        return view | (new if self.tells_markup else {})
 
 
 def test_an_hour_at_the_form(desk: Desk, snapshot: Any) -> None:
     press, actions, usual = desk.press, desk.actions, desk.usual
-    kept = {"model": "gone", "steps": 6, "seed": 0.5, "prompt": "\0", "extras": 5, "mode": "sideways"}
+    copy = {"model": "gone", "steps": 6, "seed": 0.5, "prompt": "\0", "extras": 5, "mode": "sideways"}
     press(actions.form_restore, "")
-    press(actions.form_restore, json.dumps(kept))
+    press(actions.form_restore, json.dumps(copy))
     press(actions.form_restore, json.dumps(usual | {"seed": 7, "seconds": 9.5, "random_seed": False}))
     press(actions.form_model, "framepack-f1", "inverted")
     press(actions.form_models, "demo", "inverted")

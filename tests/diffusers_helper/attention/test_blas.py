@@ -73,8 +73,8 @@ def test_a_job_keeps_the_library_with_which_it_began_where_this_card_has_it(
     monkeypatch.setitem(LIBRARIES, "rocm", ("default",))
     events = list[Event]()
     assert library(resume_from=folder, on_event=events.append) == "default"
-    told = [event.message for event in events if isinstance(event, Warned)]
-    assert told[0].startswith("This video was begun with ck and goes on with PyTorch alone.")
+    lines = [event.message for event in events if isinstance(event, Warned)]
+    assert lines[0].startswith("This video was begun with ck and goes on with PyTorch alone.")
     assert (folder / "blas").read_text() == "default"
 
 
@@ -82,7 +82,7 @@ def test_the_library_is_in_force_during_a_job_and_in_its_record(
     tiny_model: Path, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefer: Any = torch.backends.cuda.preferred_blas_library
-    before, seen, models, request = prefer(), set[str](), load_tiny(tiny_model), tiny_request(small_scene)
+    before, observed, models, request = prefer(), set[str](), load_tiny(tiny_model), tiny_request(small_scene)
 
     def stop(event: Event) -> None:
         if isinstance(event, StageStarted):
@@ -95,9 +95,9 @@ def test_the_library_is_in_force_during_a_job_and_in_its_record(
 
     def look(event: Event) -> None:
         if isinstance(event, StageStarted):
-            seen.add(str(prefer()))
+            observed.add(str(prefer()))
 
     result = generate(request, models, resume_from=tmp_path, on_event=look)
-    assert seen == {"_BlasBackend.Ck"}
+    assert observed == {"_BlasBackend.Ck"}
     assert prefer() == before
     assert read_recipe(result.video).made_with["blas"] == "ck"

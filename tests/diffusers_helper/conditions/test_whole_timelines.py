@@ -66,10 +66,10 @@ def test_what_prompts_say(snapshot: SnapshotAssertion) -> None:
             continue
         texts = timeline.prompts_by_section(COUNT, SECTION)
         others = timeline.seeds_by_section(COUNT, SECTION), timeline.weights_by_section(COUNT, SECTION)
-        told = f" {text_of(others)}" if timeline.overrides else ""
+        settings = f" {text_of(others)}" if timeline.overrides else ""
         moved = [cue.rounded_times(COUNT, SECTION) for cue in timeline.cues]
         lines.append(
-            f"{prompt!r}: {text_of(texts)}{told} | {timeline}{f' {text_of(moved)}' if any(moved) else ''}"
+            f"{prompt!r}: {text_of(texts)}{settings} | {timeline}{f' {text_of(moved)}' if any(moved) else ''}"
         )
         lines += [f"  {note}" for note in time_notes(request(prompt), FRAMEPACK)]
     assert "\n".join(lines) == snapshot
@@ -136,9 +136,9 @@ def test_kept_sections_of_a_branch_keep_their_words_and_seeds(mode: str) -> None
     before = request("a [1.2s: b] [1.2s-2.4s: seed 0]", seconds=3.6, seed=5, mode=mode)
     after = request("c [2.4s: d]", seed=9, mode=mode)
     branch = Lineage((Span.of(1, before),))
-    kept = branch.request_for(1, after)
+    copy = branch.request_for(1, after)
     for of in (prompts_of, seed_of):
-        assert of(1, kept, FRAMEPACK) == of(1, before, FRAMEPACK)
+        assert of(1, copy, FRAMEPACK) == of(1, before, FRAMEPACK)
     assert branch.request_for(2, after) == after
 
 

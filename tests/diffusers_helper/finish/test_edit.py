@@ -104,11 +104,11 @@ def test_what_each_text_becomes(snapshot: SnapshotAssertion) -> None:
 
 def told(finishing: Finishing) -> str:
     mixtures = finishing.edit.mixtures(finishing.sources[0].rate)
-    shown = [mixtures[index] for index in (0, 1, len(mixtures) // 2, -1) if -1 <= index < len(mixtures)]
+    view = [mixtures[index] for index in (0, 1, len(mixtures) // 2, -1) if -1 <= index < len(mixtures)]
     plan = [section.total_frames for section in finishing.plan]
     result, work = finishing.result, finishing.nominal_seconds
     times = f"{result.seconds:.3f} s, {work:.3g} s, {finishing.nominal_bytes} B"
-    sizes = f"ends {plan[:4]} of {len(plan)} | {len(mixtures)} frames: {shown}"
+    sizes = f"ends {plan[:4]} of {len(plan)} | {len(mixtures)} frames: {view}"
     return f"{finishing} | {result} | {times} | {sizes}"
 
 

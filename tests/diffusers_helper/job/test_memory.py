@@ -274,9 +274,9 @@ def test_the_recorded_use_of_the_vae_is_what_gives_the_same_pixels(
 ) -> None:
     memory = object.__new__(JobMemory)
     plan = SimpleNamespace(vae_tile_px=tile, stage=lambda name: SimpleNamespace(working_bytes=7))
-    asked, types = SimpleNamespace(vae_chunk=5), iter((torch.bfloat16, None))
+    calls, types = SimpleNamespace(vae_chunk=5), iter((torch.bfloat16, None))
     memory.plans = cast(Any, SimpleNamespace(
-        plan=plan, request=asked, models=deep_models, compute_dtype=lambda name: next(types)
+        plan=plan, request=calls, models=deep_models, compute_dtype=lambda name: next(types)
     ))  # fmt: skip
     assert [memory.vae_use(*size) for _ in range(2)] == [(expected, "bf16", 5), (expected, "fp32", 5)]
     assert memory.plan_vae("encode", Video(1, *size)).chunk == DEFAULT_CHUNK

@@ -58,10 +58,10 @@ def test_a_job_goes_on_with_the_kernels_with_which_it_began_where_this_machine_h
             if text is not None:
                 file.write_text(text)
         models: Any = SimpleNamespace(device=torch.device(device))
-        begun, stored, told = setup._begun_with(REQUEST, folder, models)
+        begun, stored, texts = setup._begun_with(REQUEST, folder, models)
         own, *_ = setup._begun_with(replace(REQUEST, attention="math"), folder, models)
         facts = begun.attention, begun.kernels, stored, own.attention
-        lines.append(f"{attention}, {kernels}, {problem or 'has it'}, {device}: {text_of(facts)} {told}")
+        lines.append(f"{attention}, {kernels}, {problem or 'has it'}, {device}: {text_of(facts)} {texts}")
         assert setup._begun_with(REQUEST, None, models) == (REQUEST, None, "")
     assert "\n".join(lines) == snapshot
 
@@ -170,9 +170,9 @@ def test_kernels_need_their_package_or_their_card(
     name: str, kind: Any, problem: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: problem)
-    found = kernels_problem(name, kind)
-    assert found.endswith(told)
-    assert bool(found) == bool(told)
+    result = kernels_problem(name, kind)
+    assert result.endswith(told)
+    assert bool(result) == bool(told)
 
 
 @pytest.mark.parametrize("is_last", [False, True])
@@ -253,8 +253,8 @@ def test_a_machine_is_what_torch_and_the_system_say_of_its_card(
         (True, "7.2", 8, True), (True, "7.2", 90, False),
     ):  # fmt: skip
         monkeypatch.setattr(torch.version, "hip", hip)
-        found = Machine("rocm", "gfx1100", "x", detected)
-        monkeypatch.setattr(plans, "detect", lambda environ, found=found: found)
+        result = Machine("rocm", "gfx1100", "x", detected)
+        monkeypatch.setattr(plans, "detect", lambda environ, result=result: result)
         device: Any = SimpleNamespace(has_gpu=has_gpu, torch_device=torch.device("cpu"), total_bytes=16)
         lines.append(repr(plans.machine_of(device, {})))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1030"])

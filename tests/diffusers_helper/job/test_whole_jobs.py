@@ -64,7 +64,7 @@ def test_a_job(
     recipe, usual = read_recipe(folder.video), GenerationRequest(image="a.png").to_json()
     settings = [f"{name}: {value}" for name, value in recipe.settings.items()]
     own = changed(settings, [f"{name}: {value}" for name, value in json.loads(usual).items()])
-    kept = GenerationRequest.from_dict(json.loads(folder.request.read_text(encoding="utf-8")))
-    assert kept.image == str(folder.input)
+    copy = GenerationRequest.from_dict(json.loads(folder.request.read_text(encoding="utf-8")))
+    assert copy.image == str(folder.input)
     lines += [text_of(files), text_of([line for line in own if not line.startswith("no ")])]
     assert "\n".join([*lines, text_of(recipe.vae), folder.attention.read_text()]) == snapshot

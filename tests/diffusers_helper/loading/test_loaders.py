@@ -173,13 +173,13 @@ def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
 
 
 def test_folders_that_cannot_be_loaded(folder: Path, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    lines, kept = list[str](), tmp_path / "kept"
-    shutil.copytree(folder, kept)
+    lines, copy = list[str](), tmp_path / "kept"
+    shutil.copytree(folder, copy)
 
     def refused(change: Callable[[Path], object], file: str) -> None:
         change(folder / file)
         lines.append(f"{file}: {without(reason(str(folder)).message, model=folder)}")
-        shutil.copytree(kept, folder, dirs_exist_ok=True)
+        shutil.copytree(copy, folder, dirs_exist_ok=True)
 
     weights, config = "vae/diffusion_pytorch_model.safetensors", "transformer/config.json"
     for file in (

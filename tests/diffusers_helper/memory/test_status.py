@@ -48,13 +48,13 @@ def test_what_is_said_of_a_cards_memory(
         log_memory_status(card, prefix="[Before Transformer Load] ")
         is_near = clear_cache_near_limit(card, "HunyuanVideoTransformer3DModelPacked")
         assert (card.cleared, check_vram_limit(card, limit_gb=100)) == (int(is_near), True)
-    told = list(caplog.messages)
+    lines = list(caplog.messages)
     for free_gb, cap_gb, need_gb in (
         (3.9, 19, 2), (4, 19, 2), (5, 19, 5.5), (6, 19, 5.5), (2, 5, 1), (2.5, 5, 1)
     ):  # fmt: skip
-        told.append(low_memory_warning(Card(0, 0, free_gb, cap_gb=cap_gb), int(need_gb * GB)))
+        lines.append(low_memory_warning(Card(0, 0, free_gb, cap_gb=cap_gb), int(need_gb * GB)))
     assert not low_memory_warning(Device(), 10 * GB)  # an account sees what there is
-    assert "\n".join(told) == snapshot
+    assert "\n".join(lines) == snapshot
 
 
 def test_live_tensors_are_what_is_allocated(caplog: pytest.LogCaptureFixture) -> None:

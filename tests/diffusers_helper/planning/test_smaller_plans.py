@@ -76,12 +76,12 @@ def test_what_is_said_when_memory_ran_out(snapshot: SnapshotAssertion) -> None:
     lines = list[str]()
     for number, error in enumerate([*map(RuntimeError, TEXTS), *OTHERS]):
         lines.append(f"{is_out_of_memory(error)} {text_of(details := read_out_of_memory(str(error)))}")
-        told, shared = (
+        texts, shared = (
             OutOfDeviceMemory(details, smaller_plans=number, is_apu=is_apu) for is_apu in (False, True)
         )
-        lines += [f"  {details.kind}, {details.outside}: {told.message}"] * is_out_of_memory(error)
-        lines += [f"  {' '.join(told.remedy.splitlines())}"] * (number < 5)
-        if (shared.message, shared.remedy) != (told.message, told.remedy):
+        lines += [f"  {details.kind}, {details.outside}: {texts.message}"] * is_out_of_memory(error)
+        lines += [f"  {' '.join(texts.remedy.splitlines())}"] * (number < 5)
+        if (shared.message, shared.remedy) != (texts.message, texts.remedy):
             lines.append(f"  shared: {shared.message} {' '.join(shared.remedy.splitlines())}")
     assert "\n".join(lines) == snapshot
 

@@ -93,7 +93,7 @@ def test_a_users_variables(environ: dict[str, str], snapshot: SnapshotAssertion)
     lines = [line for line in lines_of(profile) if line not in plain]
     for limits in ((), (8,), (8, 2.5), (500, 30), (None, 1), (None, 16)):
         advised = [
-            (one.budget(*limits), one.preserved_advice(one.budget(*limits))) for one in (profile, usually)
+            (item.budget(*limits), item.preserved_advice(item.budget(*limits))) for item in (profile, usually)
         ]
         if environ == ENVIRONMENTS[-1] or advised[0] != advised[1]:
             lines.append(" ".join(map(text_of, advised[0])).strip())

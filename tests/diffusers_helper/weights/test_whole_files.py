@@ -191,8 +191,8 @@ def test_what_is_told_of_folders_and_parts(
     tell("no index", mine)
     inspected = [mine / "b.safetensors"], [file, "--as", "vae"], [mine / "none"], [folder]
     for path, *part in inspected:
-        said = main(["inspect", str(path), *map(str, part)]), *capsys.readouterr()
-        lines.append(f"inspect {Path(path).name}: {said[0]}\n{said[1]}{said[2]}".rstrip())
+        output = main(["inspect", str(path), *map(str, part)]), *capsys.readouterr()
+        lines.append(f"inspect {Path(path).name}: {output[0]}\n{output[1]}{output[2]}".rstrip())
     assert without("\n".join(lines), folder=tmp_path) == snapshot
 
 

@@ -207,8 +207,11 @@ def test_what_follows(
     lines = list[str]()
     for name, text in cases.items():
         groups = itertools.groupby(told(text, clock, monkeypatch))
-        counted = [(line, len([*same])) for line, same in groups if line]
-        lines += [f"> {name}", *(f"{line} ({count} times)" if count > 1 else line for line, count in counted)]
+        groups_with_counts = [(line, len([*same])) for line, same in groups if line]
+        lines += [
+            f"> {name}",
+            *(f"{line} ({count} times)" if count > 1 else line for line, count in groups_with_counts),
+        ]
     assert "\n".join(lines) == snapshot
 
 

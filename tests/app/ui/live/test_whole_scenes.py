@@ -52,9 +52,9 @@ class Told:
         self.live.job = replace(self.live.job, **{key: facts.pop(key) for key in OF_JOB if key in facts})
         for key, value in facts.items():
             setattr(self.live, key, value)
-        shown = self._scene(after)
-        self._lines.append(f"--- {name}\n{changes(self._last, shown)}")
-        self._last = shown
+        view = self._scene(after)
+        self._lines.append(f"--- {name}\n{changes(self._last, view)}")
+        self._last = view
 
     def _scene(self, after: float) -> dict[str, Any]:
         """Return what the page gets some seconds after the last event, with the line of the terminal."""
@@ -83,32 +83,32 @@ def test_the_first_video_of_a_slow_card(tmp_path: Path, snapshot: Any) -> None:
     folder = folder_of(tmp_path)
     preview = folder / "preview.png"
     preview.write_bytes(b"the picture")
-    told = Told(LiveJob(job_of(seconds=3.6, folder=folder)))
-    for event in slow_start(told.live.job):
+    lines = Told(LiveJob(job_of(seconds=3.6, folder=folder)))
+    for event in slow_start(lines.live.job):
         if isinstance(event, StepDone):
             event = replace(event, preview=str(preview))
         is_told = getattr(event, "step", getattr(event, "piece", 1)) in (1, 3)
         if is_told and not (isinstance(event, Reading) and 4 * 2**30 < event.done_bytes < event.total_bytes):
-            told.then(said(event), event)
+            lines.then(said(event), event)
         else:
-            told.live.apply(event)
-    about: dict[str, Any] = {"job": ID, "time": told.live.last_sign + 10}
-    told.then(
+            lines.live.apply(event)
+    about: dict[str, Any] = {"job": ID, "time": lines.live.last_sign + 10}
+    lines.then(
         "reads what comes next", StageStarted(**about, stage="load"),
         Reading(**about, done_bytes=3 * 2**30, total_bytes=24 * 2**30),
     )  # fmt: skip
-    told.then("the second section", StageStarted(**about, stage="sample", section=2))
-    assert told.text == snapshot
+    lines.then("the second section", StageStarted(**about, stage="sample", section=2))
+    assert lines.text == snapshot
 
 
 def test_a_video_of_one_section_and_its_end(tmp_path: Path, snapshot: Any) -> None:
-    told = Told(LiveJob(job_of(seconds=1.0, folder=folder_of(tmp_path))))
-    events = slow_start(told.live.job)
+    lines = Told(LiveJob(job_of(seconds=1.0, folder=folder_of(tmp_path))))
+    events = slow_start(lines.live.job)
     text = StageStarted(job=ID, time=10.0, stage="text", expected_seconds=60.0, seconds_to_video=70.0)
-    told.then("as long as expected", text, after=60.0)
-    told.then("samples", *events[: -len(events) // 4])
-    told.then("is made", *events[-len(events) // 4 :])
-    assert told.text == snapshot
+    lines.then("as long as expected", text, after=60.0)
+    lines.then("samples", *events[: -len(events) // 4])
+    lines.then("is made", *events[-len(events) // 4 :])
+    assert lines.text == snapshot
 
 
 def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> None:
@@ -116,17 +116,17 @@ def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> No
     (folder / "thumbs" / "0001.webp").touch()
     preview = folder / "preview.png"
     preview.write_bytes(b"the picture")
-    told = Told(LiveJob(job_of(seconds=3.6, folder=folder)))
-    for event in slow_start(told.live.job):
-        told.live.apply(event)
-    now = told.live.last_sign
+    lines = Told(LiveJob(job_of(seconds=3.6, folder=folder)))
+    for event in slow_start(lines.live.job):
+        lines.live.apply(event)
+    now = lines.live.last_sign
     about: dict[str, Any] = {"job": ID, "time": now + 100}
     begin = StageStarted(**about, stage="sample", section=2)
     (folder / "memory.json").write_text(json.dumps(memory_record(1)))
-    told.then("the second section", begin, awake=True)
+    lines.then("the second section", begin, awake=True)
     step = {**about, "section": 2, "steps": 25, "preview": str(preview)}
-    told.then("a step", StepDone(**step, step=4))
-    told.then("silence", after=200.0)
+    lines.then("a step", StepDone(**step, step=4))
+    lines.then("silence", after=200.0)
     texts = (
         "Not <known>.",
         f"Lost {folder}/y.bin.",
@@ -134,23 +134,23 @@ def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> No
         "Lost /mnt/private stuff/y.bin.",
         RESUMED,
     )
-    told.then("warnings, and a new engine", *(Warned(**about, message=text) for text in texts))
-    told.then("is made again", begin, StepDone(**step, step=5))
-    told.then("stops after the section", commands=frozenset({"stop_after_section"}))
-    told.then("pauses", commands=frozenset({"pause"}))
-    told.then("ends", commands=frozenset({"cancel", "wait"}))
+    lines.then("warnings, and a new engine", *(Warned(**about, message=text) for text in texts))
+    lines.then("is made again", begin, StepDone(**step, step=5))
+    lines.then("stops after the section", commands=frozenset({"stop_after_section"}))
+    lines.then("pauses", commands=frozenset({"pause"}))
+    lines.then("ends", commands=frozenset({"cancel", "wait"}))
     for stage in ("load", "decode", "write"):
-        told.then(f"ends in {stage}", StageStarted(**about, stage=stage, section=2))
-    told.then("is over before its last event", state="cancelled", ended=3000.0, commands=frozenset())
+        lines.then(f"ends in {stage}", StageStarted(**about, stage=stage, section=2))
+    lines.then("is over before its last event", state="cancelled", ended=3000.0, commands=frozenset())
     end = {"video": f"/o/{ID}/video-0001.mp4", "frames": 33, "peak_host_bytes": 2**31}
-    told.then("has ended", Cancelled(**{**about, "time": now + 120}, **end))
-    assert told.text == snapshot
+    lines.then("has ended", Cancelled(**{**about, "time": now + 120}, **end))
+    assert lines.text == snapshot
 
 
 def test_a_video_on_a_known_machine(snapshot: Any) -> None:
     job = job_of("forward", 5.0, 6)
     job = replace(job, request=replace(job.request, step_cache="teacache"))
-    told = Told(LiveJob(job, pace_of(history(job, **COST), job.request), 96, 64))
+    lines = Told(LiveJob(job, pace_of(history(job, **COST), job.request), 96, 64))
     for event in history(job, load=35.0, first=10.0, step=14.0, latent=1.5, write=0.4):
         is_part = isinstance(event, StepDone | PieceDone) and (event.section, getattr(event, "step", 3)) != (
             2,
@@ -161,11 +161,11 @@ def test_a_video_on_a_known_machine(snapshot: Any) -> None:
             or "write" in said(event)
             or ("Stage" in said(event) and getattr(event, "section", 1) != 1)
         ):
-            told.live.apply(event)
+            lines.live.apply(event)
         else:
-            told.then(said(event), event)
-    told.then("over", state="finished", ended=1400.0, favourite=True, card="card 0")
-    assert told.text == snapshot
+            lines.then(said(event), event)
+    lines.then("over", state="finished", ended=1400.0, favourite=True, card="card 0")
+    assert lines.text == snapshot
 
 
 def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
@@ -178,38 +178,40 @@ def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
     for number in (1, 2):
         (folder / "thumbs" / f"{number:04}.webp").touch()
     job = job_of(request=request, folder=folder, state="queued", started=None)
-    told = Told(LiveJob(job))
-    told.then("second in the queue", jobs_first=1)
-    told.then("third in the queue", jobs_first=2, awake=True)
-    told.then("the queue is paused", queue_is_paused=True)
-    told.then("waits for its model", message="No model.", remedy="Get `vae_tile`.")
-    told.then("the disk is full", state="waiting", message="Full.", remedy="Free it.")
-    told.then("paused", state="paused", **PAUSED, jobs_first=0, queue_is_paused=False)
-    told.then("runs", state="running", started=2000.0, message="", remedy="")
+    lines = Told(LiveJob(job))
+    lines.then("second in the queue", jobs_first=1)
+    lines.then("third in the queue", jobs_first=2, awake=True)
+    lines.then("the queue is paused", queue_is_paused=True)
+    lines.then("waits for its model", message="No model.", remedy="Get `vae_tile`.")
+    lines.then("the disk is full", state="waiting", message="Full.", remedy="Free it.")
+    lines.then("paused", state="paused", **PAUSED, jobs_first=0, queue_is_paused=False)
+    lines.then("runs", state="running", started=2000.0, message="", remedy="")
     events = history(job, **COST)
     sections = [at for at, event in enumerate(events) if isinstance(event, SectionFinished)]
-    told.then("paused at once", state="paused")
-    told.then(
+    lines.then("paused at once", state="paused")
+    lines.then(
         "the end of what it keeps",
         StageStarted(job=ID, time=600.0, stage="decode", section=2),
         state="running",
     )
-    told.then("is ready", replace(events[sections[1]], time=620.0))
-    told.then("its third section", *events[sections[1] + 1 :][:5])
-    told.then("is decoded", *events[sections[1] + 6 : sections[2]], commands=frozenset({"wait"}))
-    told.then("is finished", events[sections[2]])
-    told.then("waits for the user", state="paused", **WAITS)
-    told.then("was interrupted", state="interrupted", message="Ended.", remedy="Go on.", commands=frozenset())
+    lines.then("is ready", replace(events[sections[1]], time=620.0))
+    lines.then("its third section", *events[sections[1] + 1 :][:5])
+    lines.then("is decoded", *events[sections[1] + 6 : sections[2]], commands=frozenset({"wait"}))
+    lines.then("is finished", events[sections[2]])
+    lines.then("waits for the user", state="paused", **WAITS)
+    lines.then(
+        "was interrupted", state="interrupted", message="Ended.", remedy="Go on.", commands=frozenset()
+    )
     record: dict[str, Any] = memory_record(3) | {"retries": 2, "cap_bytes": 7 * 2**30}
     record["stages"][1]["measured_bytes"] = record["stages"][-1]["predicted_bytes"] = 2**30
     (folder / "memory.json").write_text(json.dumps(record))
     message = f"`lora` {folder}/x cannot be read."
     last: dict[str, Any] = {"video": f"/elsewhere/{ID}/video.mp4", "frames": 105, "job": ID, "time": 2600.0}
-    told.then(
+    lines.then(
         "fails", Failed(**last, message=message, remedy="Mend it."),
         state="failed", ended=4600.0, message=message, remedy="Mend it.",
     )  # fmt: skip
-    assert told.text == snapshot
+    assert lines.text == snapshot
 
 
 def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
@@ -217,7 +219,7 @@ def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
     other = tmp_path / "outputs" / "other & more"
     other.mkdir()
     usual = job_of("inverted", 3.6, folder=folder, state="finished", ended=1100.0)
-    told = list[str]()
+    lines = list[str]()
     last: dict[str, Any] = {}
 
     def tell(name: str, joined: int = 9, made: int = 9, **facts: Any) -> None:
@@ -236,9 +238,9 @@ def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
             live.apply(SectionFinished(**about, time=1.0, **of_section))
             if section.number == len(live.plan):
                 live.apply(Finished(**about, time=99.0, seconds=1, advice="Use a faster type."))
-        shown = scene_data(live, 2000.0, lambda _: "")
-        told.append(f"--- {name}\n{changes(last, shown) if last else whole(shown)}")
-        last = last or shown
+        view = scene_data(live, 2000.0, lambda _: "")
+        lines.append(f"--- {name}\n{changes(last, view) if last else whole(view)}")
+        last = last or view
 
     tell("usual")
     tell("320 pixels", size=(320, 368))
@@ -267,7 +269,7 @@ def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
     tell("a model that is gone", model=str(tmp_path / "gone model"), seed=2**60, image="")
     (folder / "lineage.json").write_text("{")
     tell("a damaged lineage", prompt="a [1.2s: b]")
-    assert "\n".join(told).replace(str(tmp_path), "<tmp>") == snapshot
+    assert "\n".join(lines).replace(str(tmp_path), "<tmp>") == snapshot
 
 
 @pytest.mark.parametrize(
