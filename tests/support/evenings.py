@@ -60,7 +60,7 @@ class Evening:
         self._is_program = False
         self.answer: Any = None
 
-    def told(self) -> str:
+    def transcript(self) -> str:
         """Return what was told since the last time."""
         lines, self._lines = self._lines, []
         return "\n".join(lines)
@@ -101,22 +101,24 @@ class Evening:
     def until(self, job: str, state: str) -> None:
         wait_until(lambda: self._stand.service.job(job).state == state)
 
-    def _tell(self, name: str, shown: Any) -> None:
+    def _tell(self, name: str, answer: Any) -> None:
         """Tell of an answer what is new, each job's record by itself."""
         records = list[dict[str, Any]]()
-        if isinstance(shown, dict):
+        if isinstance(answer, dict):
             for part, key in (("jobs", "id"), ("cards", "job")):
-                if shown.get(part) and all(key in record for record in shown[part]):
-                    records = shown[part]
-                    shown = shown | {part: [record[key] for record in records]}
-        elif isinstance(shown, list) and all(isinstance(item, dict) and "request" in item for item in shown):
-            records = shown
-            shown = [record["id"] for record in records]
-        if isinstance(shown, dict) and "request" in shown:
-            records = [shown]
+                if answer.get(part) and all(key in record for record in answer[part]):
+                    records = answer[part]
+                    answer = answer | {part: [record[key] for record in records]}
+        elif isinstance(answer, list) and all(
+            isinstance(item, dict) and "request" in item for item in answer
+        ):
+            records = answer
+            answer = [record["id"] for record in records]
+        if isinstance(answer, dict) and "request" in answer:
+            records = [answer]
         else:
-            self._lines.append(changes(self._last[name], shown) if name in self._last else whole(shown))
-            self._last[name] = shown
+            self._lines.append(changes(self._last[name], answer) if name in self._last else whole(answer))
+            self._last[name] = answer
         for record in records:
             key = record["id"] if "id" in record else f"card {record['job']}"
             before = self._last.get(key, {})

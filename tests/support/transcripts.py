@@ -181,7 +181,7 @@ class Transcript:
         self._lines += [] if lines is None or isinstance(lines, Job) else [f"{lines}"]
         self._lines += [f"  {line}" for line in changes_of(before, facts_of(self.outputs))]
 
-    def told(self) -> str:
+    def transcript(self) -> str:
         """Return the steps since the last call."""
         lines, self._lines = self._lines, []
         return "\n".join(line.replace(str(self._root), "TMP").rstrip() for line in lines)

@@ -222,7 +222,7 @@ class Walk:
         self.page.locator(f"#tab-{tab}").click()
         self.tell(f"tab {tab}")
 
-    def told(self) -> str:
+    def transcript(self) -> str:
         lines, self._lines = self._lines, []
         return "\n".join(lines)
 

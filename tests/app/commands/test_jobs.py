@@ -134,7 +134,7 @@ def test_the_queue(story: Story, snapshot: SnapshotAssertion) -> None:
         "jobs retry --all",
         "jobs retry job-b",
     )
-    assert story.told() == snapshot(name="presses")
+    assert story.transcript() == snapshot(name="presses")
     story("jobs pause", "jobs resume", "jobs retry", *(f"jobs list --limit {n}" for n in (0, -1, 10**30)))
     queue, request = story.service.queue, story.service.job("job-b").request
     story.does("job-c is edited, without a change of its picture", lambda: queue.edit("job-c", request))
@@ -155,7 +155,7 @@ def test_the_queue(story: Story, snapshot: SnapshotAssertion) -> None:
     (story.outputs / "job-c" / "request.json").write_text('{"steps": 1e9}')
     shutil.rmtree(story.outputs / DATABASE_FOLDER)
     story("jobs list", "jobs pause nojob", "jobs resume job-c", "jobs list", "jobs resume --all")
-    assert story.told() == snapshot(name="edits and damage")
+    assert story.transcript() == snapshot(name="edits and damage")
 
 
 def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> None:
@@ -184,7 +184,7 @@ def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> N
         edited = replace(branch, **change)  # pyright: ignore[reportArgumentType]
         story.does(f"job-c is edited: {change}", lambda edited=edited: queue.edit("job-c", edited))
     story.does("the order is changed", lambda: story.service.steering.change("job-a", {"mode": "inverted"}))
-    assert story.told() == snapshot(name="while it is made")
+    assert story.transcript() == snapshot(name="while it is made")
 
     story("jobs takes job-a --count 3")
     for job in "ef":
@@ -203,7 +203,7 @@ def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> N
     story.claims()
     story("jobs change job-f --prompt late")
     story.makes("job-f", 3)
-    assert story.told() == snapshot(name="takes")
+    assert story.transcript() == snapshot(name="takes")
 
     story(
         "jobs list", "jobs branch job-f --longer 1.2 --prompt on", "jobs cancel job-f", "jobs retry job-f",
@@ -215,7 +215,7 @@ def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> N
     story.does("job-k is copied", lambda: queue.duplicate("job-k", {"seed": 2}))
     story.does("its beginning is copied", lambda: queue.duplicate("job-k", {"seconds": 1.2}))
     story("generate --resume job-f")
-    assert story.told() == snapshot(name="the end")
+    assert story.transcript() == snapshot(name="the end")
 
 
 def test_the_trash(story: Story, snapshot: SnapshotAssertion) -> None:
@@ -242,7 +242,7 @@ def test_the_trash(story: Story, snapshot: SnapshotAssertion) -> None:
     service = story.service
     story.does("job-a becomes a favourite", lambda: service.history.set_favourite("job-a", True))
     story("jobs list --favourites", "jobs cancel job-d", f"{ADD} --prompt five")
-    assert story.told() == snapshot(name="by hand")
+    assert story.transcript() == snapshot(name="by hand")
     keeps, store, day = Retention(30 * 86400.0), service.queue.store, 86400.0
     ends = service.job("job-d").ended or 0.0
     for now in (30 * day, 30 * day + 1, 37 * day + 1, 37 * day + 2):
@@ -255,7 +255,7 @@ def test_the_trash(story: Story, snapshot: SnapshotAssertion) -> None:
     for fewer in (0, 1, 10**6):
         copy = Retention(size_bytes=size - fewer)
         story.does(f"{fewer} bytes too many", lambda copy=copy: tidy(store, copy))
-    assert story.told() == snapshot(name="by itself")
+    assert story.transcript() == snapshot(name="by itself")
 
 
 def test_programs_that_die(
@@ -289,7 +289,7 @@ def test_programs_that_die(
     failed = Failed(job="job-b", time=3.0, message="It broke.", remedy="Set `steps`.", video=None)
     story.does("job-b fails", lambda: story.maker.record(failed))
     story("jobs list")
-    assert story.told() == snapshot
+    assert story.transcript() == snapshot
 
 
 def test_an_export_never_replaces_a_file(

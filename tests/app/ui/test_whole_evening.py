@@ -51,7 +51,7 @@ def test_a_queue(stand: Stand, evening: Evening, photo: Path, snapshot: Any) -> 
     press("jobs_restore", jobs=[second.id])
     press("jobs_empty_trash")
     press("jobs_resume", jobs=[third.id])
-    assert evening.told() == snapshot
+    assert evening.transcript() == snapshot
 
 
 def test_a_video_is_held_and_finished(stand: Stand, evening: Evening, photo: Path, snapshot: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_video_is_held_and_finished(stand: Stand, evening: Evening, photo: Pat
     press("jobs_list", limit=2)
     press("jobs_show", job=first.id)
     press("jobs_usage")
-    assert evening.told() == snapshot
+    assert evening.transcript() == snapshot
 
 
 def make_history(stand: Stand, evening: Evening, photo: Path) -> list[Any]:
@@ -130,7 +130,7 @@ def test_the_history_is_searched(stand: Stand, evening: Evening, photo: Path, sn
     press("jobs_delete", jobs=[child.id, failed.id])
     press("history_search", stacked=True)
     press("history_open", job=child.id)
-    assert evening.told() == snapshot
+    assert evening.transcript() == snapshot
 
 
 def test_videos_are_opened_and_branched(stand: Stand, evening: Evening, photo: Path, snapshot: Any) -> None:
@@ -139,7 +139,7 @@ def test_videos_are_opened_and_branched(stand: Stand, evening: Evening, photo: P
     for job in (parent, child, failed, short):
         press("history_open", job=job.id)
         stand.service.queue.rebuild()
-    assert evening.told() == snapshot
+    assert evening.transcript() == snapshot
     press("jobs_branch", job=failed.id, keep=1, changes={"seed": 9})
     press("jobs_branch", job=parent.id, longer=1.2, changes={"prompt": "longer"})
     press("jobs_branch", job=failed.id, longer=1.2)
@@ -150,7 +150,7 @@ def test_videos_are_opened_and_branched(stand: Stand, evening: Evening, photo: P
     assert picture.read_bytes() == (parent.folder / "input.png").read_bytes()
     press("history_continue", job=failed.id)
     press("history_continue", job=child.id)
-    assert evening.told() == snapshot
+    assert evening.transcript() == snapshot
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -170,4 +170,4 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 def test_refusals_at_both_doors(stand: Stand, evening: Evening, snapshot: Any) -> None:
     for name, message in REFUSED:
         evening.press(name, **message)
-    assert evening.told() == snapshot
+    assert evening.transcript() == snapshot

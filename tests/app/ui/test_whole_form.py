@@ -72,7 +72,7 @@ def in_lines(answer: Any) -> dict[str, Any]:
     return parts
 
 
-class Told:
+class Transcript:
     def __init__(self, folder: Path) -> None:
         self._folder, self._last, self._lines = folder, dict[str, Any](), list[str]()
 
@@ -128,14 +128,14 @@ def test_what_the_form_says(cases: dict[str, dict[str, Any]], tmp_path: Path, sn
     photo = {"path": "uploads/photo.png", "orig_name": "it's.png"}
     usual = form.defaults(find_model("demo"), planner) | {"model": "demo", "prompt": "a ball", "image": photo}
     first = in_lines(describer.describe(usual))
-    lines = Told(tmp_path)
+    transcript = Transcript(tmp_path)
     if cases is PICTURES:
-        lines.tell("usual", first)
+        transcript.tell("usual", first)
     for name, changed in cases.items():
-        lines.start(first)
+        transcript.start(first)
         changed = {key: photo if value == "photo" else value for key, value in changed.items()}
-        lines.tell(name, in_lines(describer.describe(usual | changed)))
-    assert lines.text == snapshot
+        transcript.tell(name, in_lines(describer.describe(usual | changed)))
+    assert transcript.text == snapshot
 
 
 PLANS: list[tuple[str, dict[str, Any]]] = [
@@ -147,7 +147,7 @@ PLANS: list[tuple[str, dict[str, Any]]] = [
 
 
 def test_memory_plans_on_many_machines(tmp_path: Path, snapshot: Any) -> None:
-    lines = Told(tmp_path)
+    transcript = Transcript(tmp_path)
     for machine, settings in PLANS:
         planner = planner_of(machine, tmp_path)
         info = find_model(settings.get("model", "framepack-i2v"))
@@ -159,8 +159,8 @@ def test_memory_plans_on_many_machines(tmp_path: Path, snapshot: Any) -> None:
             "max": planner.max_gb,
             "markup": TAGS.split(markup),
         }
-        lines.tell(f"{machine} {settings}", answer)
-    assert lines.text == snapshot
+        transcript.tell(f"{machine} {settings}", answer)
+    assert transcript.text == snapshot
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Desk":
     return Desk(tmp_path)
 
 
-class Desk(Told):
+class Desk(Transcript):
     """The form's calls, of which each is told with what is new in its answer."""
 
     def __init__(self, folder: Path) -> None:

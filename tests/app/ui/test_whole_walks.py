@@ -13,7 +13,7 @@ pytestmark = needs_chromium
 
 
 def test_a_video_on_the_stage(walk: Walk, photo: Path, snapshot: Any) -> None:
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
     first = walk.add("a ball", image=str(photo), seconds=2.4)
     walk.news(first)
     walk.tell("it waits")
@@ -41,11 +41,11 @@ def test_a_video_on_the_stage(walk: Walk, photo: Path, snapshot: Any) -> None:
     walk.fail(second)
     walk.news(second)
     walk.tell("it has failed")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
 
 
 def test_a_queue_and_its_presses(walk: Walk, photo: Path, snapshot: Any) -> None:
-    walk.told()
+    walk.transcript()
     walk.open("queue")
     first = walk.add("a", image=str(photo), seconds=2.4)
     walk.add("<b>b</b>", seconds=3.6, mode="forward", seed=2**62)
@@ -74,7 +74,7 @@ def test_a_queue_and_its_presses(walk: Walk, photo: Path, snapshot: Any) -> None
     walk.held = set()
     walk.tell("the answer")
     walk.click("Undo")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
     walk.click("Pause everything")
     walk.news(first)
     walk.tell("all is paused")
@@ -90,11 +90,11 @@ def test_a_queue_and_its_presses(walk: Walk, photo: Path, snapshot: Any) -> None
     walk.run(first)
     walk.news(first)
     walk.tell("the first one is finished")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
 
 
 def test_the_form(walk: Walk, snapshot: Any) -> None:
-    walk.told()
+    walk.transcript()
     prompt = walk.page.get_by_label("Prompt", exact=True)
     prompt.fill("walrus")
     walk.tell("an unknown word")
@@ -117,7 +117,7 @@ def test_the_form(walk: Walk, snapshot: Any) -> None:
     walk.page.get_by_label("number input for Steps").fill("9")
     walk.page.get_by_label("number input for Steps").press("Tab")
     walk.tell("a seed and steps")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
     walk.page.get_by_label("Model", exact=True).select_option(label="FramePack F1")
     walk.tell("another model")
     walk.start()
@@ -132,11 +132,11 @@ def test_the_form(walk: Walk, snapshot: Any) -> None:
     walk.tell("the recommended set-up")
     walk.page.get_by_label("Model", exact=True).select_option(label="Longtake demo model")
     walk.tell("the demo again")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
 
 
 def test_starts_of_the_form(walk: Walk, snapshot: Any) -> None:
-    walk.told()
+    walk.transcript()
     walk.page.get_by_label("Prompt", exact=True).fill("a red ball [1.2s: <b>]")
     walk.page.locator("#fold-look > summary").click()
     walk.page.get_by_label("Seed", exact=True).fill("77")
@@ -161,11 +161,11 @@ def test_starts_of_the_form(walk: Walk, snapshot: Any) -> None:
     walk.tell("an earlier prompt")
     walk.page.get_by_text("Use it from a program").click()
     walk.tell("the program")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
 
 
 def test_a_video_is_directed(walk: Walk, photo: Path, snapshot: Any) -> None:
-    walk.told()
+    walk.transcript()
     job = walk.add("a ball", image=str(photo), seconds=3.6, mode="forward")
     walk.run(job, 40)
     walk.news(job)
@@ -195,7 +195,7 @@ def test_a_video_is_directed(walk: Walk, photo: Path, snapshot: Any) -> None:
     opened = walk.page.locator(".lt-past-open")
     opened.get_by_role("button", name="Make it longer").click()
     walk.tell("to make it longer")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
     opened.get_by_label("Seconds to add").fill("3.6")
     opened.locator(".lt-panel-act:visible").click()
     walk.tell("a longer one")
@@ -212,11 +212,11 @@ def test_a_video_is_directed(walk: Walk, photo: Path, snapshot: Any) -> None:
     walk.tell("a favourite")
     opened.get_by_role("button", name="Use these settings").click()
     walk.tell("its settings")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
 
 
 def test_a_history(walk: Walk, photo: Path, snapshot: Any) -> None:
-    walk.told()
+    walk.transcript()
     first = walk.add("A green ball", image=str(photo), seconds=3.6)
     failed = walk.add("<b>b</b>", seconds=2.4, mode="forward", seed=2**62)
     walk.run(first)
@@ -262,12 +262,12 @@ def test_a_history(walk: Walk, photo: Path, snapshot: Any) -> None:
     walk.click("Press again to delete it: today")
     walk.page.goto("http://page.test/#history/gone")
     walk.tell("a video that is gone")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot
 
 
 def test_models_and_presets(walk: Walk, snapshot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.ui.form.actions.missing_packages", list)
-    walk.told()
+    walk.transcript()
     walk.click("Make this video now: the red ball moves right")
     walk.open("models")
     walk.page.locator(".lt-model-card").nth(1).get_by_text("More about it").click()
@@ -286,4 +286,4 @@ def test_models_and_presets(walk: Walk, snapshot: Any, monkeypatch: pytest.Monke
     walk.click("Use: Soft look")
     walk.click("Presets of settings")
     walk.click("Remove: Soft look")
-    assert walk.told() == snapshot
+    assert walk.transcript() == snapshot

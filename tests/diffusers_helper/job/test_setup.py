@@ -157,7 +157,7 @@ def test_words_of_all_prompts_are_looked_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "problem", "told"),
+    ("name", "kind", "problem", "sentence"),
     [
         ("plain", "cpu", "away", ""), ("auto", "cpu", "away", ""), ("fused", "cpu", "", ""),
         ("fused", "cuda", "away", "comfy-kitchen cannot be used (away)"),
@@ -167,12 +167,12 @@ def test_words_of_all_prompts_are_looked_up() -> None:
     ],
 )  # fmt: skip
 def test_kernels_need_their_package_or_their_card(
-    name: str, kind: Any, problem: str, told: str, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: Any, problem: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: problem)
     result = kernels_problem(name, kind)
-    assert result.endswith(told)
-    assert bool(result) == bool(told)
+    assert result.endswith(sentence)
+    assert bool(result) == bool(sentence)
 
 
 @pytest.mark.parametrize("is_last", [False, True])
@@ -233,7 +233,9 @@ def test_each_network_computes_in_the_type_that_is_asked_for_or_that_the_card_ca
         ("text_encoder", "default", True, ("text_encoder", FP32), FP16, None),
     ):  # fmt: skip
         profile = SimpleNamespace(vae_dtype=SimpleNamespace(value="fp32"), has_bf16=has_bf16)
-        models = SimpleNamespace(compute_dtype=lambda _, own=own: own, stored_dtype=lambda _, one=stored: one)
+        models = SimpleNamespace(
+            compute_dtype=lambda _, own=own: own, stored_dtype=lambda _, dtype=stored: dtype
+        )
         memory_plans._profile, memory_plans.models = cast(Any, profile), cast(Any, models)
         memory_plans.request, memory_plans.widened = replace(REQUEST, weight_dtype=weights), widened
         case = f"{name} {weights}{' with bf16' * has_bf16} widened {widened} of {stored} or {own}"

@@ -38,7 +38,7 @@ ID = "20261121-081530-3f9a"
 OF_JOB = ("state", "started", "ended", "message", "remedy", "favourite", "card")
 
 
-class Told:
+class Transcript:
     """The scenes of a job, of which each is told by what has changed since the one before."""
 
     def __init__(self, live: LiveJob) -> None:
@@ -83,32 +83,32 @@ def test_the_first_video_of_a_slow_card(tmp_path: Path, snapshot: Any) -> None:
     folder = folder_of(tmp_path)
     preview = folder / "preview.png"
     preview.write_bytes(b"the picture")
-    lines = Told(LiveJob(job_of(seconds=3.6, folder=folder)))
-    for event in slow_start(lines.live.job):
+    transcript = Transcript(LiveJob(job_of(seconds=3.6, folder=folder)))
+    for event in slow_start(transcript.live.job):
         if isinstance(event, StepDone):
             event = replace(event, preview=str(preview))
         is_told = getattr(event, "step", getattr(event, "piece", 1)) in (1, 3)
         if is_told and not (isinstance(event, Reading) and 4 * 2**30 < event.done_bytes < event.total_bytes):
-            lines.then(said(event), event)
+            transcript.then(said(event), event)
         else:
-            lines.live.apply(event)
-    about: dict[str, Any] = {"job": ID, "time": lines.live.last_sign + 10}
-    lines.then(
+            transcript.live.apply(event)
+    about: dict[str, Any] = {"job": ID, "time": transcript.live.last_sign + 10}
+    transcript.then(
         "reads what comes next", StageStarted(**about, stage="load"),
         Reading(**about, done_bytes=3 * 2**30, total_bytes=24 * 2**30),
     )  # fmt: skip
-    lines.then("the second section", StageStarted(**about, stage="sample", section=2))
-    assert lines.text == snapshot
+    transcript.then("the second section", StageStarted(**about, stage="sample", section=2))
+    assert transcript.text == snapshot
 
 
 def test_a_video_of_one_section_and_its_end(tmp_path: Path, snapshot: Any) -> None:
-    lines = Told(LiveJob(job_of(seconds=1.0, folder=folder_of(tmp_path))))
-    events = slow_start(lines.live.job)
+    transcript = Transcript(LiveJob(job_of(seconds=1.0, folder=folder_of(tmp_path))))
+    events = slow_start(transcript.live.job)
     text = StageStarted(job=ID, time=10.0, stage="text", expected_seconds=60.0, seconds_to_video=70.0)
-    lines.then("as long as expected", text, after=60.0)
-    lines.then("samples", *events[: -len(events) // 4])
-    lines.then("is made", *events[-len(events) // 4 :])
-    assert lines.text == snapshot
+    transcript.then("as long as expected", text, after=60.0)
+    transcript.then("samples", *events[: -len(events) // 4])
+    transcript.then("is made", *events[-len(events) // 4 :])
+    assert transcript.text == snapshot
 
 
 def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> None:
@@ -116,17 +116,17 @@ def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> No
     (folder / "thumbs" / "0001.webp").touch()
     preview = folder / "preview.png"
     preview.write_bytes(b"the picture")
-    lines = Told(LiveJob(job_of(seconds=3.6, folder=folder)))
-    for event in slow_start(lines.live.job):
-        lines.live.apply(event)
-    now = lines.live.last_sign
+    transcript = Transcript(LiveJob(job_of(seconds=3.6, folder=folder)))
+    for event in slow_start(transcript.live.job):
+        transcript.live.apply(event)
+    now = transcript.live.last_sign
     about: dict[str, Any] = {"job": ID, "time": now + 100}
     begin = StageStarted(**about, stage="sample", section=2)
     (folder / "memory.json").write_text(json.dumps(memory_record(1)))
-    lines.then("the second section", begin, awake=True)
+    transcript.then("the second section", begin, awake=True)
     step = {**about, "section": 2, "steps": 25, "preview": str(preview)}
-    lines.then("a step", StepDone(**step, step=4))
-    lines.then("silence", after=200.0)
+    transcript.then("a step", StepDone(**step, step=4))
+    transcript.then("silence", after=200.0)
     texts = (
         "Not <known>.",
         f"Lost {folder}/y.bin.",
@@ -134,23 +134,23 @@ def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> No
         "Lost /mnt/private stuff/y.bin.",
         RESUMED,
     )
-    lines.then("warnings, and a new engine", *(Warned(**about, message=text) for text in texts))
-    lines.then("is made again", begin, StepDone(**step, step=5))
-    lines.then("stops after the section", commands=frozenset({"stop_after_section"}))
-    lines.then("pauses", commands=frozenset({"pause"}))
-    lines.then("ends", commands=frozenset({"cancel", "wait"}))
+    transcript.then("warnings, and a new engine", *(Warned(**about, message=text) for text in texts))
+    transcript.then("is made again", begin, StepDone(**step, step=5))
+    transcript.then("stops after the section", commands=frozenset({"stop_after_section"}))
+    transcript.then("pauses", commands=frozenset({"pause"}))
+    transcript.then("ends", commands=frozenset({"cancel", "wait"}))
     for stage in ("load", "decode", "write"):
-        lines.then(f"ends in {stage}", StageStarted(**about, stage=stage, section=2))
-    lines.then("is over before its last event", state="cancelled", ended=3000.0, commands=frozenset())
+        transcript.then(f"ends in {stage}", StageStarted(**about, stage=stage, section=2))
+    transcript.then("is over before its last event", state="cancelled", ended=3000.0, commands=frozenset())
     end = {"video": f"/o/{ID}/video-0001.mp4", "frames": 33, "peak_host_bytes": 2**31}
-    lines.then("has ended", Cancelled(**{**about, "time": now + 120}, **end))
-    assert lines.text == snapshot
+    transcript.then("has ended", Cancelled(**{**about, "time": now + 120}, **end))
+    assert transcript.text == snapshot
 
 
 def test_a_video_on_a_known_machine(snapshot: Any) -> None:
     job = job_of("forward", 5.0, 6)
     job = replace(job, request=replace(job.request, step_cache="teacache"))
-    lines = Told(LiveJob(job, pace_of(history(job, **COST), job.request), 96, 64))
+    transcript = Transcript(LiveJob(job, pace_of(history(job, **COST), job.request), 96, 64))
     for event in history(job, load=35.0, first=10.0, step=14.0, latent=1.5, write=0.4):
         is_part = isinstance(event, StepDone | PieceDone) and (event.section, getattr(event, "step", 3)) != (
             2,
@@ -161,11 +161,11 @@ def test_a_video_on_a_known_machine(snapshot: Any) -> None:
             or "write" in said(event)
             or ("Stage" in said(event) and getattr(event, "section", 1) != 1)
         ):
-            lines.live.apply(event)
+            transcript.live.apply(event)
         else:
-            lines.then(said(event), event)
-    lines.then("over", state="finished", ended=1400.0, favourite=True, card="card 0")
-    assert lines.text == snapshot
+            transcript.then(said(event), event)
+    transcript.then("over", state="finished", ended=1400.0, favourite=True, card="card 0")
+    assert transcript.text == snapshot
 
 
 def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
@@ -178,28 +178,28 @@ def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
     for number in (1, 2):
         (folder / "thumbs" / f"{number:04}.webp").touch()
     job = job_of(request=request, folder=folder, state="queued", started=None)
-    lines = Told(LiveJob(job))
-    lines.then("second in the queue", jobs_first=1)
-    lines.then("third in the queue", jobs_first=2, awake=True)
-    lines.then("the queue is paused", queue_is_paused=True)
-    lines.then("waits for its model", message="No model.", remedy="Get `vae_tile`.")
-    lines.then("the disk is full", state="waiting", message="Full.", remedy="Free it.")
-    lines.then("paused", state="paused", **PAUSED, jobs_first=0, queue_is_paused=False)
-    lines.then("runs", state="running", started=2000.0, message="", remedy="")
+    transcript = Transcript(LiveJob(job))
+    transcript.then("second in the queue", jobs_first=1)
+    transcript.then("third in the queue", jobs_first=2, awake=True)
+    transcript.then("the queue is paused", queue_is_paused=True)
+    transcript.then("waits for its model", message="No model.", remedy="Get `vae_tile`.")
+    transcript.then("the disk is full", state="waiting", message="Full.", remedy="Free it.")
+    transcript.then("paused", state="paused", **PAUSED, jobs_first=0, queue_is_paused=False)
+    transcript.then("runs", state="running", started=2000.0, message="", remedy="")
     events = history(job, **COST)
     sections = [at for at, event in enumerate(events) if isinstance(event, SectionFinished)]
-    lines.then("paused at once", state="paused")
-    lines.then(
+    transcript.then("paused at once", state="paused")
+    transcript.then(
         "the end of what it keeps",
         StageStarted(job=ID, time=600.0, stage="decode", section=2),
         state="running",
     )
-    lines.then("is ready", replace(events[sections[1]], time=620.0))
-    lines.then("its third section", *events[sections[1] + 1 :][:5])
-    lines.then("is decoded", *events[sections[1] + 6 : sections[2]], commands=frozenset({"wait"}))
-    lines.then("is finished", events[sections[2]])
-    lines.then("waits for the user", state="paused", **WAITS)
-    lines.then(
+    transcript.then("is ready", replace(events[sections[1]], time=620.0))
+    transcript.then("its third section", *events[sections[1] + 1 :][:5])
+    transcript.then("is decoded", *events[sections[1] + 6 : sections[2]], commands=frozenset({"wait"}))
+    transcript.then("is finished", events[sections[2]])
+    transcript.then("waits for the user", state="paused", **WAITS)
+    transcript.then(
         "was interrupted", state="interrupted", message="Ended.", remedy="Go on.", commands=frozenset()
     )
     record: dict[str, Any] = memory_record(3) | {"retries": 2, "cap_bytes": 7 * 2**30}
@@ -207,11 +207,11 @@ def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
     (folder / "memory.json").write_text(json.dumps(record))
     message = f"`lora` {folder}/x cannot be read."
     last: dict[str, Any] = {"video": f"/elsewhere/{ID}/video.mp4", "frames": 105, "job": ID, "time": 2600.0}
-    lines.then(
+    transcript.then(
         "fails", Failed(**last, message=message, remedy="Mend it."),
         state="failed", ended=4600.0, message=message, remedy="Mend it.",
     )  # fmt: skip
-    assert lines.text == snapshot
+    assert transcript.text == snapshot
 
 
 def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
