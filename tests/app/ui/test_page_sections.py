@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.support.pages import Stand, needs_chromium, start, status
+from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, start, status
 
 pytestmark = needs_chromium
 # Returns what each field of the strip holds, or else says.
@@ -57,7 +57,10 @@ def test_a_start_takes_what_the_server_has_not_answered_yet(
     prompt_is(page, "a ball [1.2s: it grows] [2.4s: it moves]")
     # Words that do not change within the video are not said of each section.
     start(page, None, prompt="a ball", seconds=1)
-    stand.engine.go(1000)
+    assert notice(page, "Number 2 in the queue").is_visible()
+    stand.engine.go(FIRST + 3 * FURTHER + 1)
+    status(page, state="finished")
+    stand.engine.go(FIRST + 1)
     page.get_by_role("button", name="Show it").click()
     page.wait_for_function("document.querySelectorAll('.lt-cell').length === 1")
     assert page.locator(".lt-cell-words").get_attribute("data-said") == ""
