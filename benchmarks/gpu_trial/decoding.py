@@ -1,4 +1,7 @@
-"""Part 6: the decoding of one section by the VAE engine: whole, in windows and in tiles, in two layouts."""
+"""Part 6: the decoding of one section by the VAE engine: whole, in windows and in tiles, in two layouts.
+
+And in windows with comfy-kitchen's norms.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, deviation
+from diffusers_helper.attention.backends import FUSED, PLAIN
+from diffusers_helper.attention.fused import fused_norms
 from diffusers_helper.families.packing import DEFAULT_CHUNK, plan_sections
 from diffusers_helper.memory.device import Device
 from diffusers_helper.planning.out_of_memory import OutOfMemory
@@ -47,11 +52,14 @@ def decodes(trial: Trial) -> Iterator[Case]:
     for layout, memory_format in _LAYOUTS.items():
         for name, plan in plans.items():
             yield f"{name}, {layout}", partial(_decode, trial, vae, memory_format, plan, expected)
+    fused = partial(_decode, trial, vae, torch.channels_last_3d, plans["in windows"], expected, FUSED)
+    yield "in windows, comfy-kitchen's norms", trial.lacks_kitchen or fused
 
 
 def _decode(
-    trial: Trial, vae: nn.Module, layout: torch.memory_format, plan: VaePlan, expected: list[Tensor]
-) -> Figures:
+    trial: Trial, vae: nn.Module, layout: torch.memory_format, plan: VaePlan, expected: list[Tensor],
+    kernels: str = PLAIN,
+) -> Figures:  # fmt: skip
     for layer in vae.modules():
         if isinstance(layer, nn.Conv3d):
             layer.weight.data = layer.weight.data.contiguous(memory_format=layout)
@@ -64,6 +72,7 @@ def _decode(
     def run() -> None:
         frames[:] = [engine.decode(latents.contiguous(memory_format=layout))]
 
-    figures = trial.time(run)
+    with fused_norms(vae, kernels):
+        figures = trial.time(run)
     expected += [] if expected else frames
     return {**figures, "deviation": deviation(frames[0], expected[0])}

@@ -1,7 +1,8 @@
-"""The blocks of a transformer with kernels of the package comfy-kitchen, or as torch compiles them.
+"""The blocks of a network with kernels of the package comfy-kitchen, or as torch compiles them.
 
 Eager code sends the values of all tokens through memory for each operation of a norm, of its modulation and
-of the rotation of queries and keys. A kernel of the package does it once.
+of the rotation of queries and keys, or of what stands before a convolution. A kernel of the package does it
+once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,8 @@ from torch import Tensor, nn
 
 from cache.kitchen import backend_of, kitchen
 from cache.replaced import replace_beneath, replace_forward
-from diffusers_helper.attention.backends import COMPILED, FAST_8_BIT, PLAIN
+from diffusers_helper.attention.backends import COMPILED, FAST_8_BIT, FUSED, PLAIN
+from diffusers_helper.attention.padding import PaddedNorm, repeat_edges
 from diffusers_helper.errors import InputError
 
 # The attributes of a layer whose weights have scales (`loading.casting`)
@@ -88,6 +90,42 @@ def fused_blocks(network: nn.Module, *, in_8_bit: bool = False) -> Iterator[None
                 for norm in (module.norm_q, module.norm_k):
                     restored.callback(replace_forward(norm, rotations.norm(norm, module.heads)))
         yield
+
+
+@contextmanager
+def fused_norms(vae: nn.Module, kernels: str) -> Iterator[None]:
+    """Let the decoder of HunyuanVideo's VAE compute what stands before its convolutions by one kernel.
+
+    Its result lies in memory as the package's convolution reads it.
+    """
+    with ExitStack() as restored:
+        if kernels in (FUSED, FAST_8_BIT) and kitchen() is not None:
+            for module in vae.modules():
+                if isinstance(module, PaddedNorm):
+                    restored.callback(replace_forward(module, _padded(module)))
+        yield
+
+
+def _padded(norm: PaddedNorm) -> Callable[[Tensor], Tensor]:
+    def forward(states: Tensor) -> Tensor:
+        groups, eps = norm.num_groups, norm.eps
+        by_frame = kitchen().group_norm_stats3d(states, groups, eps).unflatten(0, (len(states), -1))
+        padded = kitchen().group_norm_silu_pad3d(
+            states, norm.weight, norm.bias, groups, eps, (1, 1, 1, 1, 2), zero_pad=True,
+            stats=_of_all_frames(by_frame, eps).flatten(0, 1),
+        )  # fmt: skip
+        repeat_edges(padded, 2)
+        return padded
+
+    return forward
+
+
+def _of_all_frames(by_frame: Tensor, eps: float) -> Tensor:
+    """Turn the means and the reciprocal deviations of each frame (B, T, G, 2) to those of all, for each."""
+    means, scales = by_frame.unbind(-1)
+    mean = means.mean(1, keepdim=True)
+    variance = (scales**-2 - eps + (means - mean).square()).mean(1, keepdim=True)
+    return torch.stack([mean, (variance + eps).rsqrt()], -1).expand_as(by_frame)
 
 
 def _modulated(norm: Any) -> Callable[..., tuple[Tensor, ...]]:

@@ -1,11 +1,11 @@
-"""The work of a transformer's attention, products and the rest of its blocks, for the trial of their ways.
+"""The work of attention, products and the rest of a network's blocks, for the trial of their ways.
 
 The results of some rows are compared with fp32 math.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from math import isqrt
 from typing import Any
 
 import torch
@@ -19,12 +19,14 @@ from cache.trial import TrialWork
 from diffusers_helper.attention.backends import COMPILED, FUSED
 from diffusers_helper.attention.blas import preferred_library
 from diffusers_helper.attention.dispatch import attention_function
-from diffusers_helper.attention.fused import compiled_blocks, use_kernels
+from diffusers_helper.attention.fused import compiled_blocks, fused_norms, use_kernels
 from diffusers_helper.attention.operation import operation_of
+from diffusers_helper.attention.padding import PaddedNorm
 from diffusers_helper.errors import LongtakeError
 
 _NUM_ROWS = 16  # of the tokens whose results are compared
 _MAX_ERROR = 0.1
+_GROUPS, _CHANNELS, _FRAMES = 32, 128, 4  # of a norm of the VAE
 _LAYERS = ((1, 1), (1, 4), (4, 1), (5, 1))  # the inputs and outputs of a block's layers, in widths
 
 Prepared = Iterator[tuple[Callable[[], Sequence[Tensor]], str]]
@@ -52,7 +54,8 @@ def block_work(
 ) -> TrialWork:
     """Prepare the modulated norm of a block's input, and the norms and rotations of queries and keys.
 
-    `spans_heads` says that these norms are of all heads.
+    `spans_heads` says that these norms are of all heads. Otherwise the family is FramePack, and a norm of its
+    VAE with about as many values is added.
     """
     tensors = [tensor.flatten(2) for tensor in _inputs((1, tokens, heads, head_dim), dtype, device)]
     angles = torch.rand(tokens, head_dim // 2, device=device).mul(6).repeat_interleave(2, -1)
@@ -65,6 +68,12 @@ def block_work(
         *(tensor[:, rows].float() for tensor in tensors),
         image_rotary_emb=tuple(values[rows] for values in rotation),
     )
+    expected: list[Any] = [(n, (slice(None), rows), result) for n, result in enumerate(results)]
+    vae_norm = nn.Sequential() if spans_heads else PaddedNorm(_GROUPS, _CHANNELS).to(tensors[0])
+    side = isqrt(tokens)
+    states = tensors[0].new_empty(1, _CHANNELS, _FRAMES, side, side).normal_()
+    if not spans_heads:
+        expected.append((len(results), ..., PaddedNorm(_GROUPS, _CHANNELS).to(device)(states.float())))
 
     @contextmanager
     def prepared(candidate: str) -> Prepared:
@@ -75,12 +84,13 @@ def block_work(
             if kernel == "eager" and hidden.is_cuda:
                 raise LongtakeError("comfy-kitchen has no compiled kernel here")
         is_compiled = candidate == COMPILED
-        with compiled_blocks(block, [block]) if is_compiled else use_kernels(block, candidate):
-            yield partial(block, *tensors, image_rotary_emb=rotation), kernel
+        with (
+            compiled_blocks(block, [block]) if is_compiled else use_kernels(block, candidate),
+            fused_norms(vae_norm, candidate),
+        ):
+            yield lambda: [*block(*tensors, image_rotary_emb=rotation), vae_norm(states)], kernel
 
-    return TrialWork(
-        prepared, [(n, (slice(None), rows), result) for n, result in enumerate(results)], _MAX_ERROR
-    )
+    return TrialWork(prepared, expected, _MAX_ERROR)
 
 
 def blas_work(heads: int, tokens: int, head_dim: int, dtype: str, *, device: torch.device) -> TrialWork:

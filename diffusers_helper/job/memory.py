@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.attention.fused import fused_norms
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES, Stage
@@ -192,11 +193,16 @@ class JobMemory:
         dtype = self.plans.compute_dtype("vae") or vae_family(self.vae).dtype
         return min(plan.tiles.side or side, max(side, 64)), PRECISIONS[dtype], plan.chunk
 
-    def vae_on_device(self, task: Task, part: VideoPart | None) -> AbstractContextManager[nn.Module]:
+    @contextmanager
+    def vae_on_device(self, task: Task, part: VideoPart | None) -> Iterator[nn.Module]:
         before_vae, self._before_vae = self._before_vae, None
         if before_vae:
             before_vae(self.device)
-        return self._on_device(VAE_STAGES[task], part.number if part else None)
+        with (
+            self._on_device(VAE_STAGES[task], part.number if part else None) as vae,
+            fused_norms(vae, self.plans.request.kernels),
+        ):
+            yield vae
 
     def widen(self) -> None:
         """Let the VAE compute in the next wider type, or raise DoesNotFit. Later runs keep that type."""

@@ -11,8 +11,6 @@ same.
 """
 
 import functools
-import math
-from collections.abc import Sequence
 from itertools import product
 
 import torch
@@ -22,6 +20,8 @@ from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import (
 )
 from torch import Tensor, nn
 
+from diffusers_helper.attention.padding import PaddedNorm, empty_states, pad_edges
+
 # For each position in a doubled value, which of the three weights meet each of the two nearest values. Along
 # time the convolution is causal, and the first frame is not doubled. Each other frame gives two frames, of
 # which the first meets the previous frame in two of its three weights.
@@ -30,8 +30,6 @@ _IN_SPACE = (((0,), (1, 2)), ((0, 1), (2,)))
 _IN_TIME = (((0, 1), (2,)), ((0,), (1, 2)))
 _AXES = (_IN_TIME, _IN_SPACE, _IN_SPACE)
 _WEIGHTS_AT_ONCE = 2**17  # the weights that are added up at once, in fp32
-# In channels-last tensors, torch's sums in fp32 for a norm lose precision with the number of values.
-_MAX_VALUES = 2**21
 
 
 class FoldedUpsample(nn.Module):
@@ -49,12 +47,12 @@ class FoldedUpsample(nn.Module):
         weight = _fold_weights(conv.weight, self._factors)
         bias = None if conv.bias is None else conv.bias.repeat(factor_t * factor_h * factor_w)
         batch, _, frames, height, width = hidden_states.shape
-        padded = _pad_edges(hidden_states, weight.shape[2] - 1)
+        padded = pad_edges(hidden_states, weight.shape[2] - 1)
         # The fallback for convolutions is installed in this method, which takes the weights.
         products = conv._conv_forward(padded, weight, bias).unflatten(1, (factor_t, factor_h, factor_w, -1))
         num_frames = factor_t * (frames - 1) + 1
         shape = batch, products.shape[4], num_frames, factor_h * height, factor_w * width
-        result = _empty(shape, products)
+        result = empty_states(shape, products)
         for t, y, x in product(range(factor_t), range(factor_h), range(factor_w)):
             # The first window begins before the first frame, and has no first half.
             skipped = factor_t - 1 - t
@@ -66,9 +64,13 @@ class FoldedUpsample(nn.Module):
 class QuickBlock(HunyuanVideoResnetBlockCausal3D):
     """diffusers' block with fewer tensors, and with convolutions in the fastest layout."""
 
+    @staticmethod
+    def replace(block: HunyuanVideoResnetBlockCausal3D) -> None:
+        block.norm1.__class__ = block.norm2.__class__ = PaddedNorm
+        block.__class__ = QuickBlock
+
     def forward(self, hidden_states: Tensor) -> Tensor:
-        result = self.conv1.conv(_pad_edges(self.norm1(hidden_states), 2, with_silu=True))
-        result = self.conv2.conv(_pad_edges(self.norm2(result), 2, with_silu=True))
+        result = self.conv2.conv(self.norm2(self.conv1.conv(self.norm1(hidden_states))))
         shortcut = self.conv_shortcut
         # diffusers copies the states even where the convolution needs no edges.
         return result.add_(hidden_states if shortcut is None else shortcut.conv(hidden_states))
@@ -86,30 +88,7 @@ def speed_up(vae: nn.Module) -> None:
             and name.startswith("decoder.")
             and isinstance(layer.nonlinearity, nn.SiLU)
         ):
-            layer.__class__ = QuickBlock
-
-
-def _pad_edges(states: Tensor, num_before: int, with_silu: bool = False) -> Tensor:
-    """Repeat the edges of states: the first frame before them, and one value on all sides."""
-    batch, channels, frames, height, width = states.shape
-    result = _empty((batch, channels, frames + num_before, height + 2, width + 2), states)
-    inner = result[:, :, num_before:]
-    middle = inner[..., 1:-1, 1:-1]
-    if with_silu:
-        torch.ops.aten.silu.out(states, out=middle)
-    else:
-        middle.copy_(states)
-    # Both columns are copied at a time, then both rows.
-    inner[..., 1:-1, :: width + 1].copy_(inner[..., 1:-1, 1 : -1 : max(1, width - 1)])
-    inner[..., :: height + 1, :].copy_(inner[..., 1 : -1 : max(1, height - 1), :])
-    result[:, :, :num_before].copy_(inner[:, :, :1])
-    return result
-
-
-def _empty(shape: Sequence[int], like: Tensor) -> Tensor:
-    is_quick = like.dtype is torch.bfloat16 and like.is_cpu and math.prod(shape[2:]) <= _MAX_VALUES
-    layout = torch.channels_last_3d if is_quick else torch.contiguous_format
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
+            QuickBlock.replace(layer)
 
 
 def _fold_weights(weight: Tensor, factors: tuple[int, ...]) -> Tensor:

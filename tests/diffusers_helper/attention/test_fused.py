@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import HeliosTransformer3DModel
+from diffusers import AutoencoderKLHunyuanVideo, HeliosTransformer3DModel
 from gguf import GGMLQuantizationType
 from torch import nn
 
 from app.machine import machine_of_card
 from cache.kitchen import kitchen
 from cache.trial import try_candidates as try_here
-from diffusers_helper.attention.fused import compiled_blocks, rotation_matrices, use_kernels
+from diffusers_helper.attention.fused import compiled_blocks, fused_norms, rotation_matrices, use_kernels
 from diffusers_helper.attention.trial import block_work
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
@@ -23,6 +23,7 @@ from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.casting import cast_weights
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
+from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.packages import kernels_version, version_of
 from diffusers_helper.machine.routes import BLOCK_WORK, Route, fastest
@@ -112,6 +113,30 @@ def test_a_network_gives_the_same_with_fused_kernels(
     assert torch.equal(again, expected)
 
 
+@pytest.mark.parametrize(("kernels", "is_fused"), [("fused", True), ("fast8", True), ("compiled", False)])
+def test_a_decoder_gives_the_same_with_fused_norms(kernels: str, is_fused: bool, calls: list[str]) -> None:
+    """Expect the statistics of all frames, which differ from one to the next, in a batch of two clips."""
+    torch.manual_seed(5)
+    vae = AutoencoderKLHunyuanVideo(
+        block_out_channels=(8, 16, 16, 16), layers_per_block=1, norm_num_groups=8
+    ).eval()  # fmt: skip
+    speed_up(vae)
+    for name, parameter in vae.decoder.named_parameters():
+        if "norm" in name:
+            nn.init.uniform_(parameter, 0.5, 2.0)
+    latents = torch.randn(2, 16, 3, 4, 6) * torch.tensor([1.0, 9.0, 0.1])[:, None, None]
+    with torch.inference_mode():
+        expected = vae.decoder(latents)
+        with fused_norms(vae, kernels):
+            calls.clear()
+            result = vae.decoder(latents)
+        num_calls = len(calls)
+        assert torch.equal(vae.decoder(latents), expected)
+    assert num_calls == len(calls) == (40 if is_fused else 0)  # two norms in each of ten blocks, twice
+    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-5)
+    assert torch.equal(result, expected) != is_fused
+
+
 @pytest.mark.usefixtures("own_models")
 @pytest.mark.parametrize("kind", ["int8", "fp8", "scaled fp8", "Q8_0"])
 def test_weights_in_8_bit_with_a_lora_take_fused_kernels_and_products_in_8_bit(
@@ -191,7 +216,7 @@ def test_kernels_with_the_channels_of_the_families_round_as_fp32_does(heads: int
 def test_kernels_that_fail_leave_the_plain_way(body: str, failure: str, tmp_path: Path) -> None:
     write_kernel(tmp_path, "comfy_kitchen", body)
     seconds = 3.0 if body == HANGS else 100.0
-    route, _ = tried_in_processes(tmp_path, ["fused"], [*SHAPE, False], BLOCK_WORK, seconds=seconds)
+    route, _ = tried_in_processes(tmp_path, ["fused"], [*SHAPE, True], BLOCK_WORK, seconds=seconds)
     assert {**route.failed, **route.deadly}["fused"].startswith(failure)
     assert fastest(BLOCK_WORK, route) == "plain"
 

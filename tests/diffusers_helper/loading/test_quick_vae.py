@@ -11,7 +11,7 @@ from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import (
     HunyuanVideoUpsampleCausal3D,
 )
 
-from diffusers_helper.loading import quick_vae
+from diffusers_helper.attention import padding
 from diffusers_helper.loading.quick_vae import FoldedUpsample, QuickBlock, speed_up
 from diffusers_helper.machine.sysfs import computes_bf16
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
@@ -51,8 +51,8 @@ def test_a_block_gives_the_states_of_diffusers(
     plain = HunyuanVideoResnetBlockCausal3D(16, out_channels, groups=8).to(dtype)
     states = torch.randn(2, 16, frames, 5, 3).to(dtype)
     quick = copy.deepcopy(plain)
-    quick.__class__ = QuickBlock
-    with torch.inference_mode(), patch.object(quick_vae, "_MAX_VALUES", most_values):
+    QuickBlock.replace(quick)
+    with torch.inference_mode(), patch.object(padding, "_MAX_VALUES", most_values):
         expected = copy.deepcopy(plain).double()(states.double())
         result = quick(states)
         # Without instructions for bf16, torch's convolutions return another layout.
