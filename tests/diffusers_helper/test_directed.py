@@ -185,7 +185,7 @@ def test_frames_of_a_closing_section_lead_to_the_first_frame_of_the_video() -> N
     final, pending = joiner.add(torch.full((69, 2, 2, 3), 0.5), plan[1])
     expected = [0.75 - 0.5 * number / 37 for number in range(1, 37)]  # as shares of white
     assert np.abs(final[:, 0, 0, 0] / 255 - expected).max() <= 0.5 / 255
-    assert (len(final), len(pending)) == (36, 0)
+    assert (len(final), len(pending)) == (plan[1].final_frames, 0) == (36, 0)
 
 
 @pytest.mark.slow
