@@ -9,9 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
-from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
@@ -24,19 +22,6 @@ from tests.support.making import Frames, make, seconds_for
 def from_words(models: Models, mode: Mode, sections: int, **settings: object) -> GenerationRequest:
     given = {"prompt": "a red ball", "steps": 2, "seed": 7, "model": str(models.info.folder), **settings}
     return GenerationRequest.from_dict({"mode": mode, "seconds": seconds_for(sections), **given})
-
-
-def test_forward_sections_see_the_first_latent_in_place_of_the_noise() -> None:
-    plan = FRAMEPACK.sections(GenerationRequest(prompt="a", mode="forward", seconds=3.6))
-    noise = torch.full((1, 16, 1, 2, 2), 100.0)
-    history = LatentHistory("forward", noise, prefix=noise[:, :, :0])
-    first = history.context(plan[0])
-    assert torch.equal(first.start, noise)
-    assert not any(part.any() for part in (first.history_1x, first.history_2x, first.history_4x))
-    history.add(torch.arange(1.0, 10).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), plan[0])
-    second = history.context(plan[1])
-    assert (second.start.unique().tolist(), second.history_1x.unique().tolist()) == ([1.0], [9.0])
-    assert history.to_decode(plan[0])[0, 0, :, 0, 0].tolist() == [*range(1, 10)]
 
 
 @pytest.mark.slow
