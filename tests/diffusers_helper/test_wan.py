@@ -5,6 +5,8 @@ import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import av
 import pytest
@@ -26,6 +28,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.wan.colours import with_colours
 from diffusers_helper.wan.schedule import new_scheduler, sample_flow
+from diffusers_helper.wan.work import ClipChain
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
 from tests.support.tiny_wan import scheduler
 
@@ -92,6 +95,37 @@ def test_a_clip_gets_the_colours_of_the_frames_that_it_repeats() -> None:
     held = with_colours(shifted, originals, end)
     torch.testing.assert_close(held[0], clip[0], rtol=0, atol=0.002)
     torch.testing.assert_close(held[-1], end[0], rtol=0, atol=0.01)
+    assert with_colours(shifted, 3 * originals).abs().max() == 1
+
+
+def test_a_clip_has_the_colours_of_the_one_before_and_of_the_first_frame_while_its_words_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[tuple[Tensor, Tensor | None]]()
+
+    def change(frames: Tensor, originals: Tensor, end: Tensor | None) -> Tensor:
+        seen.append((originals, end))
+        return frames - 0.5
+
+    monkeypatch.setattr("diffusers_helper.wan.work.with_colours", change)
+    plan = WAN.plan(2, "forward", clip_frames=13, carried_frames=5)
+    held = GenerationRequest(prompt="a", model="wan-5b", mode="forward", seconds=2, hold_colours="on")
+    others: list[dict[str, Any]] = [{}, {}, {"prompt": "b"}, {"hold_colours": "off"}, {}]
+    requests = [replace(held, clip_frames=13, carried_frames=5, **other) for other in others]
+    job: Any = SimpleNamespace(
+        latents_shape=lambda count: (1, 48, count, 2, 2), sections=plan, family=WAN,
+        request_for=lambda number: requests[number - 1],
+    )  # fmt: skip
+    chain, clips = ClipChain(job, None), list[Tensor]()
+    for section in plan.sections[: len(others)]:
+        frames = torch.linspace(-0.4, 1.4, section.decoded_frames).view(-1, 1, 1, 1) + section.number / 100
+        clips.append(chain.carry(frames, section))
+        wanted = frames.clamp(-1, 1) - 0.5 * (section.number > 1)
+        assert torch.equal(clips[-1], wanted)
+    first = clips[0][:1]
+    for (originals, end), before, wanted in zip(seen, clips, (first, None, None, first), strict=False):
+        assert torch.equal(originals, before[-5:])
+        assert end is wanted is None or torch.equal(end, wanted)
 
 
 @pytest.mark.slow

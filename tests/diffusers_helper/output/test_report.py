@@ -89,7 +89,8 @@ def test_each_event_says_where_a_job_stands(
     for pieces in (1, 2):
         report.piece("decode", 1, 1, pieces)
     for now[0], section, step, skipped in (
-        (10.0, 0, 1, 0), (13.0, 0, 2, 1), (14.0, 0, 3, 1), (60.0, 1, 1, 0), (61.0, 1, 2, 0), (99.0, 1, 1, 0), (101.0, 1, 2, 1),
+        (10.0, 0, 1, 0), (13.0, 0, 2, 1), (14.0, 0, 3, 1), (60.0, 1, 1, 0), (61.0, 1, 2, 0), (99.0, 1, 1, 0),
+        (101.0, 1, 2, 1),
     ):  # fmt: skip
         report.step(plan[section], step, 3, Path("a.webp") if step == 1 else None, skipped)
     assert report.step_seconds == [3.0, 1.0, 1.0, 2.0]
