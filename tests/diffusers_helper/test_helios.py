@@ -3,6 +3,8 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, Finished, StepDone
+from diffusers_helper.helios import work
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model, plan_of
@@ -39,6 +42,34 @@ def order(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Generatio
         scene, model=str(models.info.folder), mode="forward", seconds=33 * SECTIONS / 24, steps=3,
         resolution=64,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "parts"), [(5, [(0, 5)]), (33, [(0, 33)]), (40, [(7, 40)]), (99, [(0, 33), (33, 66), (66, 99)])]
+)
+def test_the_end_of_a_video_is_encoded_in_whole_sections(
+    count: int, parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(job: object, frames: list[int], purpose: str, number: int) -> torch.Tensor:
+        return torch.tensor([frames[0], frames[-1] + 1, number, purpose == "tail"]).view(1, 1, -1, 1, 1)
+
+    monkeypatch.setattr(work, "encode_pictures", encode)
+    original: Any = SimpleNamespace(context_frames=[*range(count)])
+    encoded = work._tail(cast(Any, None), original).view(-1, 4).tolist()
+    assert encoded == [[*part, number, True] for number, part in enumerate(parts)]
+
+
+def test_a_prompt_is_encoded_as_plain_text() -> None:
+    texts = list[str]()
+
+    def tokenizer(text: str, **_: object) -> dict[str, torch.Tensor]:
+        texts.append(text)
+        return {name: torch.ones(1, 2) for name in ("input_ids", "attention_mask")}
+
+    encoder: Any = lambda **_: SimpleNamespace(last_hidden_state=torch.ones(1, 2, 4))  # noqa: E731
+    encoder.device = torch.device("cpu")
+    work.encode_states(encoder, cast(Any, tokenizer), " a &amp;lt; b &amp;\n  c\t ")
+    assert texts == ["a < b & c"]
 
 
 def test_the_video_has_33_frames_for_each_section(order: GenerationRequest, whole: Result) -> None:

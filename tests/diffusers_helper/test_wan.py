@@ -3,6 +3,7 @@
 import random
 import shutil
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.wan.colours import with_colours
-from diffusers_helper.wan.schedule import new_scheduler, sample_flow
+from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 from diffusers_helper.wan.work import ClipChain
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
 from tests.support.tiny_wan import scheduler
@@ -68,6 +69,30 @@ def test_euler_goes_straight_to_each_level() -> None:
         x = x + (lower - sigma) * (x - x.sin()) / sigma
     result = sample_flow(lambda x, sigma: x.sin(), noise.float(), levels)
     torch.testing.assert_close(result, x.float(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_euler", [False, True])
+def test_a_clip_goes_on_from_each_of_its_steps_with_the_same_bits(is_euler: bool) -> None:
+    noise, levels = torch.randn(1, 48, 2, 2, 2), new_scheduler(scheduler(), 6, 3.0, is_euler=is_euler)
+    flow = partial(sample_flow, lambda x, sigma: x.sin(), noise, levels)
+    draws = {"times": (1000, 757, 522), "draw_noise": lambda step: torch.full_like(noise, step)}
+    jumps = partial(sample_at, lambda x, sigma: x.sin() * sigma, noise, **draws)
+    for sample, count in ((flow, 5), (jumps, 3)):
+        states, steps = list[Any](), list[tuple[int, int]]()
+
+        def keep(state: Any, states: list[Any] = states) -> None:
+            states.append({name: tensor.clone() for name, tensor in state.items()})
+
+        whole = sample(on_state=keep, on_step=lambda *step, steps=steps: steps.append(step[:2]))
+        total = len(steps)
+        assert (len(states), steps) == (count, [(step, total) for step in range(1, total + 1)])
+        for number, state in enumerate(states, 1):
+            steps.clear()
+            again = sample(start=state, on_step=lambda *step, steps=steps: steps.append(step[:2]))
+            assert torch.equal(again, whole)
+            assert steps == [(step, total) for step in range(number + 1, total + 1)]
+    for until in range(8):
+        assert torch.equal(flow(start=flow(until=until)), flow())
 
 
 def test_a_clip_that_begins_with_several_frames_adds_as_many_less() -> None:

@@ -94,6 +94,7 @@ def test_what_a_run_writes_is_what_the_next_one_reads(
     if overflow:
         folder.overflow.write_text(overflow)
     folder.kernels.write_text(OLDER)
+    folder.blas.write_text("ck")
     plans: Any = SimpleNamespace(
         request=replace(REQUEST, weight_dtype="int8"),
         attention=("sliced", 77),
@@ -108,6 +109,7 @@ def test_what_a_run_writes_is_what_the_next_one_reads(
         assert new.kernels.read_text() == kernels
     else:
         assert not new.kernels.exists()
+    assert new.blas.read_text() == "default" if is_same else not new.blas.exists()
     assert [use.section for use in read_uses(new.vae)] == ([0, 1] if is_same else [0])
     precision = {None: "", "of an earlier version": "fp32"}.get(overflow, overflow)
     assert setup._earlier_vae_precision(new) == precision
