@@ -1,7 +1,6 @@
 """Tests of videos that start from words alone."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,23 +49,3 @@ def test_a_video_from_words_is_the_same_after_a_kill_and_from_its_recipe(
     assert (recipe.settings["image"], recipe.pictures, recipe.notices) == ("", {}, ())
     told = recipe.request({}, model=request.model)
     assert make(told, models, tmp_path / "told")[0].video.read_bytes() == made.video.read_bytes()
-
-
-@pytest.mark.slow
-def test_a_loop_from_words_leads_back_to_its_first_frame(models: Models, tmp_path: Path) -> None:
-    made, _ = make(from_words(models, "inverted", 1, loop="on"), models, tmp_path / "job")
-    assert (made.frames, made.latents.shape[2], len(read(made.video))) == (69, 18, 69)
-
-
-@pytest.mark.slow
-def test_the_vision_encoder_sees_a_black_picture(models: Models, tmp_path: Path) -> None:
-    black = tmp_path / "black.png"
-    Image.new("RGB", (64, 64)).save(black)
-    request = from_words(models, "forward", 1)
-    for name, one in {"words": request, "black": replace(request, image=str(black))}.items():
-        make(one, models, tmp_path / name)
-    words, picture = (
-        read_tensors(tmp_path / name / "encodings.safetensors")[0] for name in ("words", "black")
-    )
-    assert torch.equal(words["vision"], picture["vision"])
-    assert not torch.equal(words["start"], picture["start"])

@@ -10,7 +10,6 @@ import av
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, Finished, StepDone
@@ -18,7 +17,6 @@ from diffusers_helper.helios import work
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model, plan_of
-from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
@@ -124,17 +122,6 @@ def test_the_recipe_of_the_video_makes_it_again(
     assert again.video.read_bytes() == whole.video.read_bytes()
 
 
-@pytest.mark.parametrize("models", ["base"], indirect=True)
-def test_words_and_picture_change_the_video(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    scene = tmp_path / "other.png"
-    Image.open(order.image).transpose(Image.Transpose.ROTATE_90).save(scene)
-    for number, change in enumerate(({"prompt": "a green square slowly"}, {"image": str(scene)})):
-        other, _ = make(replace(order, seconds=1.375, **change), models, tmp_path / str(number))
-        assert not torch.allclose(other.latents, whole.latents[:, :, :9], atol=1e-3)
-
-
 def test_the_first_section_of_a_pyramid_takes_twice_the_steps(
     order: GenerationRequest, models: Models, tmp_path: Path
 ) -> None:
@@ -200,11 +187,3 @@ def test_parts_of_another_family_are_refused(tiny_helios: Path, tiny_model: Path
     shutil.rmtree(folder / "scheduler")
     with pytest.raises(InputError, match="lacks scheduler"):
         find_model(str(folder), allow_folder=True)
-
-
-@pytest.mark.parametrize("models", ["base"], indirect=True)
-def test_encodings_of_a_picture_have_noise_of_the_published_level(whole: Result) -> None:
-    found, _ = read_tensors(whole.video.parent / "encodings.safetensors")
-    assert found["prefix"].shape == found["before"].shape == found["start"].shape
-    added = (found["prefix"] - found["start"]).std()
-    assert 0.05 < added < 0.3

@@ -109,5 +109,7 @@ def test_equal_pictures_are_encoded_once_and_each_has_its_own(monkeypatch: pytes
         else:
             assert torch.equal(latents.pop("start"), noise_for(1, "start_latent", 0, (1, 1, 1, 1, 1)))
             assert latents == places
+    black = work._vision_pictures(job)["image"]  # of the last job, which has no start picture
+    assert (black.size, black.getcolors()) == ((64, 96), [(64 * 96, (0, 0, 0))])
     assert encoded == ["image", "pictures_1", "pictures_1", "pictures_2"]
     assert len(keys) == len({*keys}) == 2 + 3  # without a start picture, a black one is seen

@@ -177,25 +177,6 @@ def test_the_light_decoder_stands_in_for_the_vaes(
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("models", ["tiny_wan_fast"], indirect=True)
-def test_colours_are_held_until_the_words_change(
-    order: GenerationRequest, models: Models, tmp_path: Path
-) -> None:
-    changing = replace(order, prompt="a boat [0.5s: it rains]", seconds=1.0)
-
-    def colours(request: GenerationRequest, name: str) -> list[Tensor]:
-        """Return the mean colours of the first frame, and of the last one of each clip."""
-        job = make(request, models, tmp_path / name)[0].video.parent
-        frames = [read_tensors(file)[0]["carried"] for file in sorted((job / "sections").iterdir())]
-        return [frames[0][0].mean(dim=(0, 1)), *(pair[-1].mean(dim=(0, 1)) for pair in frames)]
-
-    start, first, *others = colours(replace(order, hold_colours="on"), "held")
-    assert all((colour - start).abs().max() < (first - start).abs().max() / 2 for colour in others)
-    plain, held = (colours(replace(changing, hold_colours=way), way) for way in ("off", "on"))
-    torch.testing.assert_close(held, plain, rtol=0, atol=0)
-
-
 def test_the_video_has_the_frames_of_all_clips(order: GenerationRequest, whole: Result) -> None:
     assert whole.frames == plan_of(order).total_frames == 49
     with av.open(whole.video) as container:

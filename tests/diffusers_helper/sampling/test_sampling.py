@@ -223,12 +223,6 @@ def test_flow_sigmas_follow_the_formula(steps: int, shift: float) -> None:
         assert sigma == pytest.approx(shift / (shift + (1 / t - 1)), rel=1e-12)
 
 
-def test_flow_sigmas_equal_diffusers_static_shift() -> None:
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=7.0)
-    scheduler.set_timesteps(sigmas=[1 - index / 25 for index in range(25)])
-    torch.testing.assert_close(flow_sigmas(25, 7.0).float(), scheduler.sigmas, rtol=1e-6, atol=0)
-
-
 def test_mu_is_linear_up_to_a_shift_of_seven() -> None:
     assert math.log(shift_of(256)) == pytest.approx(0.5)
     assert math.log(shift_of(4096)) == pytest.approx(1.15)
