@@ -20,7 +20,6 @@ from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
-from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.replay import replay
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
@@ -111,15 +110,6 @@ def test_a_branch_keeps_the_first_section_and_changes_the_rest(
     first, rest = made.latents.split([9, 18], dim=2)
     assert torch.equal(first, whole.latents[:, :, :9])
     assert not torch.equal(rest, whole.latents[:, :, 9:])
-
-
-def test_the_recipe_of_the_video_makes_it_again(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    recipe = read_recipe(whole.video)
-    settings = {**recipe.settings, "model": order.model, "image": order.image}
-    again, _ = make(GenerationRequest.from_dict(settings), models, tmp_path / "again")
-    assert again.video.read_bytes() == whole.video.read_bytes()
 
 
 def test_the_first_section_of_a_pyramid_takes_twice_the_steps(
