@@ -16,7 +16,7 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone
-from diffusers_helper.families.wan import WAN
+from diffusers_helper.families.wan import WAN, WAN_A14B
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output import checkpoints
@@ -99,6 +99,8 @@ def test_a_clip_that_begins_with_several_frames_adds_as_many_less() -> None:
     assert [section.overlap_frames for section in plan] == [0, 9, 9]
     assert [section.decode_start for section in plan] == [0, 29, 60]
     assert (plan.total_frames, plan.section_frames, plan.encoded_latents) == (113 + 2 * 112, 112, 3)
+    experts = WAN_A14B.plan(15, "forward", carried_frames=12)
+    assert (experts.section_frames, experts.encoded_latents) == (72, 21)  # a clip with its pictures
 
 
 @pytest.mark.parametrize(("clip_frames", "carried_frames"), [(5, 5), (5, 9), (9, 9), (13, 13), (13, 99)])
