@@ -19,7 +19,6 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.replay import replay
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
@@ -95,21 +94,6 @@ def test_a_resumed_job_gives_the_same_bytes(
     assert result.video.read_bytes() == whole.video.read_bytes()
     assert torch.equal(result.latents, whole.latents)
     assert not {"text", "vae_encode"} & {*outline(events)}
-
-
-def test_a_branch_keeps_the_first_section_and_changes_the_rest(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    kept = tmp_path / "kept"
-    shutil.copytree(whole.video.parent, kept)
-    for number in (2, 3):
-        (kept / f"sections/{number:04}.safetensors").unlink()
-    lineage = Lineage((Span.of(1, order),), kept=1)
-    branch = replace(order, prompt="the blue square moves left", seed=8)
-    made, _ = make(branch, models, tmp_path / "branch", resume_from=kept, lineage=lineage)
-    first, rest = made.latents.split([9, 18], dim=2)
-    assert torch.equal(first, whole.latents[:, :, :9])
-    assert not torch.equal(rest, whole.latents[:, :, 9:])
 
 
 def test_the_first_section_of_a_pyramid_takes_twice_the_steps(

@@ -1,7 +1,6 @@
 """Tests that jobs with Wan have what jobs with other models have, and that their clips hang together."""
 
 import random
-import shutil
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -23,7 +22,6 @@ from diffusers_helper.output import checkpoints
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.output.previews import LightDecoder
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.wan.colours import with_colours
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
@@ -204,20 +202,3 @@ def test_a_job_that_is_killed_ten_times_gives_the_same_bytes(
     steps = [(event.section, event.step) for event in events if isinstance(event, StepDone)]
     assert steps == sorted(steps)  # only the step that was interrupted is made again
     assert not (broken / "sections/steps.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_a_branch_begins_with_the_frame_of_the_clip_that_it_keeps(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    earlier = tmp_path / "earlier"
-    shutil.copytree(whole.video.parent, earlier)
-    for number in (3, 4):
-        (earlier / f"sections/{number:04}.safetensors").unlink()
-    lineage = Lineage((Span.of(2, order),), kept=2)
-    same, _ = make(order, models, tmp_path / "same", resume_from=earlier, lineage=lineage)
-    assert torch.equal(same.latents, whole.latents)
-    other = replace(order, prompt="the blue square moves left", seed=8)
-    branch, _ = make(other, models, tmp_path / "branch", resume_from=earlier, lineage=lineage)
-    assert torch.equal(branch.latents[:, :, : 2 * LATENTS], whole.latents[:, :, : 2 * LATENTS])
-    assert not torch.equal(branch.latents[:, :, -LATENTS:], whole.latents[:, :, -LATENTS:])
