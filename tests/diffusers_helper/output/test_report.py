@@ -103,13 +103,6 @@ def test_each_event_says_where_a_job_stands(
     assert "\n".join(text_of(event).replace(f"{tmp_path}/", "") for event in told) == snapshot
 
 
-@pytest.mark.parametrize("expected", [{}, {"load": 20.0}])
-def test_without_the_time_of_a_step_nothing_is_said_about_the_whole(
-    expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert {whole for _, _, whole in foreseen(expected, tmp_path, monkeypatch)} == {0.0}
-
-
 def test_a_job_is_foreseen_by_what_this_machine_has_measured(
     tiny_model: Path, small_scene: Path, tmp_path: Path
 ) -> None:

@@ -124,14 +124,6 @@ def test_the_model_is_called_once_a_step_at_the_unrounded_level(
 
 
 @BOTH
-def test_one_step_is_one_prediction(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START], dtype=torch.float64)
-    assert torch.equal(
-        sample(toy_denoise, x, [0.8, 0.0]), toy_denoise(x, torch.tensor(0.8, dtype=torch.float64))
-    )
-
-
-@BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_the_dtype_is_kept_and_nothing_drifts(sample: Callable[..., Tensor], dtype: torch.dtype) -> None:
     """Follow a constant prediction: the path is a straight line, whose points are rounded only once."""
@@ -201,13 +193,6 @@ def test_a_model_may_reuse_its_output_buffer(sample: Callable[..., Tensor]) -> N
         return buffer.copy_(toy_denoise(x, sigma))
 
     assert torch.equal(sample(denoise, x, flow_sigmas(8, 7.0)), sample(toy_denoise, x, flow_sigmas(8, 7.0)))
-
-
-@BOTH
-def test_a_sequence_of_numbers_serves_as_well_as_a_tensor(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START])
-    sigmas = flow_sigmas(7, 7.0)
-    assert torch.equal(sample(toy_denoise, x, tuple(sigmas.tolist())), sample(toy_denoise, x, sigmas))
 
 
 @given(steps=st.integers(1, 100), shift=st.floats(0.05, 50))
