@@ -10,10 +10,12 @@ import av
 import numpy as np
 import pytest
 import torch
+from diffusers import HeliosDMDScheduler, HeliosScheduler
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, Finished, StepDone
 from diffusers_helper.helios import work
+from diffusers_helper.helios.schedule import flat_levels, new_scheduler, pyramid
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model, plan_of
@@ -53,6 +55,24 @@ def test_the_end_of_a_video_is_encoded_in_whole_sections(
     original: Any = SimpleNamespace(context_frames=[*range(count)])
     encoded = work._tail(cast(Any, None), original).view(-1, 4).tolist()
     assert encoded == [[*part, number, True] for number, part in enumerate(parts)]
+
+
+@pytest.mark.parametrize("options", [{}, {"time_shift_type": "exponential"}])
+def test_a_shift_is_one_of_levels_whatever_the_scheduler_says(options: Any) -> None:
+    dynamic = {"use_dynamic_shifting": True, **options}
+    levels = np.linspace(0.999, 0, 5)[:-1]
+    flat = flat_levels(new_scheduler(HeliosScheduler(stages=1, **dynamic), 9.0), 4, (1, 16, 9, 8, 8), 9.0)
+    assert flat[:-1].tolist() == pytest.approx(9 / (9 + 1 / levels - 1))
+    plain, shifted = (
+        pyramid(
+            new_scheduler(HeliosDMDScheduler(stages=3, **dynamic), shift), 9, (1, 16, 9, 8, 8),
+            lambda stage, size: torch.zeros(size), shift=shift,
+        )
+        for shift in (0.0, 9.0)
+    )  # fmt: skip
+    assert not any(
+        torch.equal(*(stage.sigmas for stage in stages)) for stages in zip(plain, shifted, strict=True)
+    )
 
 
 def test_a_prompt_is_encoded_as_plain_text() -> None:
