@@ -153,15 +153,6 @@ def test_a_captured_section_can_be_sampled_again(
         assert not compared.difference, (stage, str(compared))
 
 
-@pytest.mark.parametrize("models", ["base"], indirect=True)
-def test_weights_are_streamed_under_a_low_cap_with_the_same_latents(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    result, events = make(replace(order, seconds=1.375, preserved_gb=64), models, tmp_path / "job")
-    assert torch.equal(result.latents, whole.latents[:, :, :9])
-    assert next(one for one in events if isinstance(one, Finished)).bytes_streamed > 0
-
-
 def test_parts_of_another_family_are_refused(tiny_helios: Path, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mixed"
     shutil.copytree(tiny_helios, folder)

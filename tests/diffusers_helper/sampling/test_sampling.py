@@ -145,14 +145,6 @@ def test_the_dtype_is_kept_and_nothing_drifts(sample: Callable[..., Tensor], dty
 
 
 @BOTH
-def test_a_prediction_of_another_dtype_is_welcome(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START], dtype=torch.float32)
-    result = sample(lambda x, sigma: toy_denoise(x.double(), sigma), x, flow_sigmas(5, 3.0))
-    assert result.dtype == torch.float32
-    torch.testing.assert_close(result, sample(toy_denoise, x, flow_sigmas(5, 3.0)), rtol=1e-5, atol=1e-6)
-
-
-@BOTH
 def test_progress_tells_each_step_and_cannot_alter_it(sample: Callable[..., Tensor]) -> None:
     sigmas = flow_sigmas(6, 3.0)
     reported: list[tuple[int, int, Tensor]] = []
