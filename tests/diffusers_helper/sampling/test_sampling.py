@@ -176,17 +176,6 @@ def test_what_progress_raises_ends_the_run_at_once(sample: Callable[..., Tensor]
     assert reported == [1, 2, 3]
 
 
-@BOTH
-def test_a_model_may_reuse_its_output_buffer(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START], dtype=torch.float64)
-    buffer = torch.empty_like(x)
-
-    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
-        return buffer.copy_(toy_denoise(x, sigma))
-
-    assert torch.equal(sample(denoise, x, flow_sigmas(8, 7.0)), sample(toy_denoise, x, flow_sigmas(8, 7.0)))
-
-
 @given(steps=st.integers(1, 100), shift=st.floats(0.05, 50))
 def test_flow_sigmas_follow_the_formula(steps: int, shift: float) -> None:
     sigmas = flow_sigmas(steps, shift)
