@@ -26,7 +26,7 @@ _PATCH = 2
 def new_scheduler(scheduler: Any, shift: float = 0.0) -> Any:
     """Copy a scheduler without its state. A shift of 0 stands for its own rule."""
     shift_options = {"use_dynamic_shifting": True, "time_shift_type": "linear"} if shift else {}
-    return type(scheduler).from_config({**scheduler.config, **shift_options})
+    return type(scheduler).from_config(scheduler.config, **shift_options)
 
 
 def is_pyramid(scheduler: Any) -> bool:

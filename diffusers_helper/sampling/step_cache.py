@@ -81,7 +81,6 @@ class _CachedPasses(Passes, ABC):
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
         state = self._branches.setdefault(branch, _Branch(self._new_rule()))
         state.step += 1
-        state.is_skipped = False
         result = self._run(state, x, compute)
         if not state.is_skipped:
             self._computed_steps.add(state.step)

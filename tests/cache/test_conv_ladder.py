@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from cache import conv, conv_rungs
 from cache.conv import ConvLadder, case_of
-from cache.conv_rungs import CHOSEN_RUNGS, RUNGS, ConvCase, Convolution, Rung
+from cache.conv_rungs import CHOSEN_RUNGS, RUNGS, ConvCase, Convolution, Rung, parse_call
 from diffusers_helper.machine.routes import RouteStore
-from tests.support.drivers import MEMORY, NO_ALGORITHM, ONE, Driver, break_rungs, ladder, some_call
+from tests.support.drivers import MEMORY, NO_ALGORITHM, Driver, break_rungs, ladder, some_call
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,15 +90,22 @@ def test_a_rung_that_worked_may_fail_later(driver: Driver, call: tuple[Any, ...]
     assert list(learned.errors.values()) == [NO_ALGORITHM]
 
 
-def test_each_kind_of_convolution_has_a_first_call_and_a_rung_of_its_own(call: tuple[Any, ...]) -> None:
-    x, weight, bias, *_ = call
+def test_each_kind_of_convolution_has_a_first_call_and_a_rung_of_its_own() -> None:
     announced: list[ConvCase] = []
     learned = ladder(on_first_call=lambda case, rung: announced.append(case))
-    two = (1, 2, 2)
-    sizes = [(ONE, ONE, ONE), (two, ONE, ONE), (ONE, two, ONE), (ONE, ONE, two)]  # stride, padding, dilation
-    for stride, padding, dilation in 2 * sizes:
-        learned.conv3d(x, weight, bias, stride, padding, dilation, 1)
-    assert [(case.stride, case.padding, case.dilation) for case in announced] == sizes
+    x, weight, two = torch.zeros(2, 4, 3, 7, 7), torch.zeros(4, 4, 1, 3, 3), (1, 2, 2)
+    calls: list[tuple[Any, ...]] = [
+        (x, weight), (x[:1], weight), (x, torch.zeros(8, 4, 1, 3, 3)), (x.double(), weight.double()),
+        (x, weight, None, two), (x, weight, None, 1, two), (x, weight, None, 1, 0, two),
+        (x[:, :, :1], weight),
+    ]  # fmt: skip
+    for _ in range(2):
+        for call in calls:
+            learned.conv3d(*call)
+        learned.conv2d(x[:, :, 0], weight[:, :, 0])  # of the sizes of the last one
+    cases = [case_of(*parsed) for call in calls if (parsed := parse_call(*call))]
+    assert announced == [*cases, replace(cases[-1], is_flat=True)]
+    assert len({*announced}) == len(calls) + 1
 
 
 def test_a_rung_that_is_left_out_is_asked_no_more_until_it_is_back(call: tuple[Any, ...]) -> None:

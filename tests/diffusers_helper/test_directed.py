@@ -19,7 +19,6 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import plan_sections, with_closing_section
-from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.framepack.joining import FrameBlender
 from diffusers_helper.framepack.work import TextCondition, mix_prompts
 from diffusers_helper.loading.loaders import Models
@@ -140,24 +139,6 @@ def test_a_blended_section_is_kept_for_its_own_words_only(
         make(cut, models, tmp_path / "job", resume_from=tmp_path / "job")
 
 
-def test_the_end_picture_has_its_place_in_the_first_section_alone() -> None:
-    start, end = torch.ones(1, 16, 1, 2, 2), torch.full((1, 16, 1, 2, 2), 2.0)
-    plan = plan_sections(4.0)
-    for distance, place in ((0, 28), (18, 46)):
-        history = LatentHistory("inverted", start, end, end_distance=distance)
-        first = history.context(plan[0])
-        assert (first.indices.clean, first.indices.noisy[-1]) == ((0, place), 27)
-        assert torch.equal(first.start, start)
-        assert torch.equal(first.history_1x, end)
-        assert first.history_2x.abs().sum() == first.history_4x.abs().sum() == 0
-        history.add(torch.full((1, 16, 9, 2, 2), 3.0), plan[0])
-        second = history.context(plan[1])
-        assert second.indices == plan[1].indices
-        assert [part.unique().tolist() for part in (second.history_1x, second.history_2x)] == [[3], [3]]
-        assert second.history_4x[0, 0, :, 0, 0].tolist() == [3.0] * 6 + [0.0] * 10
-        assert history.latents.unique().tolist() == [3.0]
-
-
 def test_sections_of_a_branch_keep_the_share_that_they_were_made_with() -> None:
     request = tiny_request(Path("a"), end_image="b", mode="forward", seconds=2.4)
     lineage = Lineage((Span.of(2, request),))
@@ -198,30 +179,13 @@ def test_an_end_picture_lasts_through_a_kill_and_in_the_recipe(
     assert make(told, models, tmp_path / "told")[0].video.read_bytes() == made.video.read_bytes()
 
 
-def test_the_closing_section_of_a_loop_lies_between_the_end_and_the_start() -> None:
-    plan = with_closing_section(plan_sections(2.4))
-    history = LatentHistory("inverted", torch.full((1, 16, 1, 2, 2), 100.0))
-    for section in plan.sections[:-1]:
-        first = 9 * section.video_index + 1
-        history.add(torch.arange(first, first + 9.0).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), section)
-    closing = plan[-1]
-    context = history.context(closing)
-    assert context.indices.clean == (0, 10)
-    parts = context.start, context.history_1x, context.history_2x, context.history_4x
-    seen = [part[0, 0, :, 0, 0].tolist() for part in parts]
-    assert seen == [[18], [100], [1, 2], [*range(3, 19)]]
-    history.add(torch.arange(19.0, 28).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), closing)
-    assert history.latents[0, 0, :, 0, 0].tolist() == [100, *range(1, 28)]
-    assert history.to_decode(closing)[0, 0, :, 0, 0].tolist() == [*range(10, 28)]
-
-
 def test_frames_of_a_closing_section_lead_to_the_first_frame_of_the_video() -> None:
     plan, joiner = with_closing_section(plan_sections(1.0)), FrameBlender("inverted")
     joiner.add(torch.linspace(-0.5, 0.5, 37).view(37, 1, 1, 1).expand(37, 2, 2, 3), plan[0])
     final, pending = joiner.add(torch.full((69, 2, 2, 3), 0.5), plan[1])
     expected = [0.75 - 0.5 * number / 37 for number in range(1, 37)]  # as shares of white
     assert np.abs(final[:, 0, 0, 0] / 255 - expected).max() <= 0.5 / 255
-    assert (len(final), len(pending)) == (36, 0)
+    assert (len(final), len(pending)) == (plan[1].final_frames, 0) == (36, 0)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Tests of videos that start from words alone."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
-from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
@@ -24,19 +21,6 @@ from tests.support.making import Frames, make, seconds_for
 def from_words(models: Models, mode: Mode, sections: int, **settings: object) -> GenerationRequest:
     given = {"prompt": "a red ball", "steps": 2, "seed": 7, "model": str(models.info.folder), **settings}
     return GenerationRequest.from_dict({"mode": mode, "seconds": seconds_for(sections), **given})
-
-
-def test_forward_sections_see_the_first_latent_in_place_of_the_noise() -> None:
-    plan = FRAMEPACK.sections(GenerationRequest(prompt="a", mode="forward", seconds=3.6))
-    noise = torch.full((1, 16, 1, 2, 2), 100.0)
-    history = LatentHistory("forward", noise, prefix=noise[:, :, :0])
-    first = history.context(plan[0])
-    assert torch.equal(first.start, noise)
-    assert not any(part.any() for part in (first.history_1x, first.history_2x, first.history_4x))
-    history.add(torch.arange(1.0, 10).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), plan[0])
-    second = history.context(plan[1])
-    assert (second.start.unique().tolist(), second.history_1x.unique().tolist()) == ([1.0], [9.0])
-    assert history.to_decode(plan[0])[0, 0, :, 0, 0].tolist() == [*range(1, 10)]
 
 
 @pytest.mark.slow
@@ -65,23 +49,3 @@ def test_a_video_from_words_is_the_same_after_a_kill_and_from_its_recipe(
     assert (recipe.settings["image"], recipe.pictures, recipe.notices) == ("", {}, ())
     told = recipe.request({}, model=request.model)
     assert make(told, models, tmp_path / "told")[0].video.read_bytes() == made.video.read_bytes()
-
-
-@pytest.mark.slow
-def test_a_loop_from_words_leads_back_to_its_first_frame(models: Models, tmp_path: Path) -> None:
-    made, _ = make(from_words(models, "inverted", 1, loop="on"), models, tmp_path / "job")
-    assert (made.frames, made.latents.shape[2], len(read(made.video))) == (69, 18, 69)
-
-
-@pytest.mark.slow
-def test_the_vision_encoder_sees_a_black_picture(models: Models, tmp_path: Path) -> None:
-    black = tmp_path / "black.png"
-    Image.new("RGB", (64, 64)).save(black)
-    request = from_words(models, "forward", 1)
-    for name, one in {"words": request, "black": replace(request, image=str(black))}.items():
-        make(one, models, tmp_path / name)
-    words, picture = (
-        read_tensors(tmp_path / name / "encodings.safetensors")[0] for name in ("words", "black")
-    )
-    assert torch.equal(words["vision"], picture["vision"])
-    assert not torch.equal(words["start"], picture["start"])

@@ -15,7 +15,7 @@ from diffusers import AutoencoderKLHunyuanVideo, AutoencoderKLWan
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cache.conv import card_of, classify
+from cache.conv import classify
 from cache.conv_rungs import CHOSEN_RUNGS, RUNGS
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import CONFIGS
@@ -39,7 +39,6 @@ from tests.support.drivers import (
     ladder,
     some_call,
 )
-from tests.support.making import load_tiny
 
 
 @pytest.fixture
@@ -219,18 +218,6 @@ def test_a_module_computes_what_it_did(settings: dict[str, Any], rung: str | Non
         assert torch.equal(found, expected) if rung is None else torch.allclose(found, expected, atol=1e-5)
 
 
-def test_every_conv3d_of_the_models_has_it_and_torch_has_not(tiny_model: Path) -> None:
-    models = load_tiny(tiny_model)
-    before = {name: id(value) for name, value in vars(nn.Conv3d).items()}
-    counts = {name: len(list(convs_of(models.component(name)))) for name in ("transformer", "vae")}
-    assert counts["transformer"] == 4
-    assert counts["vae"] > 20
-    for name in counts:
-        assert all("_conv_forward" in vars(conv) for conv in convs_of(models.component(name)))
-    assert {name: id(value) for name, value in vars(nn.Conv3d).items()} == before
-    assert "_conv_forward" not in vars(nn.Conv3d(1, 1, 1))
-
-
 def test_causal_subclasses_keep_their_own_padding() -> None:
     torch.manual_seed(1)
     wan = AutoencoderKLWan(base_dim=8, z_dim=4, dim_mult=[1, 1], num_res_blocks=1, temperal_downsample=[True])
@@ -291,7 +278,3 @@ def test_a_model_is_loaded_with_the_handler_given(tiny_model: Path) -> None:
     models.component("vae").decode(torch.randn(1, 16, 1, 8, 8))
     assert handler.ladder is not None
     assert handler.ladder.attempts["tiles"] > 10
-
-
-def test_the_card_is_named() -> None:
-    assert card_of(torch.device("cpu")) == ("cpu", "none")

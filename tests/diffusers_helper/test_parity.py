@@ -19,7 +19,7 @@ from diffusers_helper.families.packing import Mode
 from diffusers_helper.framepack.work import encode_vision
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
-from diffusers_helper.request import START_PICTURE, GenerationRequest
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from tests.support.making import Frames, seconds_for, tiny_request, write_scene
 
@@ -126,16 +126,3 @@ def test_real_guidance_is_that_of_diffusers(
         picture, negative="a green square slowly", cfg=3.0, guidance=4.0, sampler="euler", steps=3
     )
     check(models, request, 1, tmp_path / "job", monkeypatch)
-
-
-@pytest.mark.slow
-def test_the_latent_of_an_end_picture_has_the_place_that_diffusers_gives_it(
-    models: Models, picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("diffusers_helper.framepack.work.pictures_of", lambda *_: ((START_PICTURE, 1.0),))
-    end = Image.open(picture).transpose(Image.Transpose.ROTATE_90)
-    end.save(tmp_path / "end.png")
-    request = tiny_request(
-        picture, end_image=str(tmp_path / "end.png"), seconds=seconds_for(2), sampler="euler", steps=3
-    )
-    check(models, request, 2, tmp_path / "job", monkeypatch)

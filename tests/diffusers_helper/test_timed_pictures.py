@@ -3,18 +3,23 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from diffusers_helper.conditions.pictures import JobPictures
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.packing import MODES, Mode
+from diffusers_helper.framepack import work
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.picture_names import with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
+from diffusers_helper.sampling.schedule import noise_for
 from tests.support.making import make, seconds_for, tiny_request, write_scene
 
 
@@ -67,15 +72,44 @@ def test_a_picture_at_a_time_changes_the_video_which_its_recipe_makes_again(
         recipe.request({"image": str(scene)}, model=request.model)
 
 
-def test_the_same_picture_is_encoded_once(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from diffusers_helper.framepack import work
+def test_equal_pictures_are_encoded_once_and_each_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    red, blue = (Image.new("RGB", (96, 64), colour) for colour in ("red", "blue"))
+    fitted = {"image": red, "pictures_1": blue, "pictures_2": red.copy(), "end_image": blue.copy()}
+    encoded, keys = list[str](), list[str]()
 
-    scene, calls = write_scene(tmp_path / "scene.png"), list[str]()
-    for name in ("latent_of", "encode_vision"):
-        function = getattr(work, name)
-        monkeypatch.setattr(work, name, lambda *given, f=function, n=name: calls.append(n) or f(*given))
-    request = tiny_request(scene, seconds=seconds_for(2), steps=1, pictures=f"1.2s: {scene}")
-    make(request, models, tmp_path / "job")
-    assert sorted(calls) == ["encode_vision", "latent_of"]
+    def latent_of(job: object, of: str) -> str:
+        encoded.append(of)
+        return of
+
+    def look(components: object, encode: Any, picture: str) -> Any:
+        keys.append(picture)
+        return encode()
+
+    monkeypatch.setattr(work, "latent_of", latent_of)
+    monkeypatch.setattr(work, "_vision_states", lambda job, of: f"states of {of}")
+    for mode, shape, has_start in (("inverted", (64, 96), True), ("forward", (96, 64), False)):
+        pictures = {name: picture for name, picture in fitted.items() if has_start or name != "image"}
+        job: Any = SimpleNamespace(
+            pictures=JobPictures({}, pictures, shape), request=SimpleNamespace(mode=mode), original=None,
+            root=SimpleNamespace(seed=1), note_vae=lambda number: None, encoded=look,
+            latents_shape=lambda count: (1, 1, count, 1, 1),
+        )  # fmt: skip
+        latents, states = work.latents(job), work.encode_images(job)
+        first = "image" if has_start else "pictures_2"
+        wanted = {"pictures_1": "pictures_1", "pictures_2": first, "end_image": "pictures_1"}
+        assert states == {
+            "vision": "states of image",
+            **{f"vision_{name}": f"states of {equal}" for name, equal in wanted.items()},
+        }
+        places = {
+            f"start_{name}": equal for name, equal in wanted.items() if has_start or name != "end_image"
+        }
+        if has_start:
+            assert latents == {"start": "image", **places}
+        else:
+            assert torch.equal(latents.pop("start"), noise_for(1, "start_latent", 0, (1, 1, 1, 1, 1)))
+            assert latents == places
+    black = work._vision_pictures(job)["image"]  # of the last job, which has no start picture
+    assert (black.size, black.getcolors()) == ((64, 96), [(64 * 96, (0, 0, 0))])
+    assert encoded == ["image", "pictures_1", "pictures_1", "pictures_2"]
+    assert len(keys) == len({*keys}) == 2 + 3  # without a start picture, a black one is seen

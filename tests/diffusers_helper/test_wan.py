@@ -1,12 +1,13 @@
 """Tests that jobs with Wan have what jobs with other models have, and that their clips hang together."""
 
 import random
-import shutil
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import av
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,18 +15,17 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone
-from diffusers_helper.families.wan import WAN
+from diffusers_helper.families.wan import WAN, WAN_A14B
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.models.registry import ModelInfo, plan_of
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output import checkpoints
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.output.previews import LightDecoder
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.provenance.lineage import Lineage, Span
-from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.wan.colours import with_colours
-from diffusers_helper.wan.schedule import new_scheduler, sample_flow
+from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
+from diffusers_helper.wan.work import ClipChain
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
 from tests.support.tiny_wan import scheduler
 
@@ -67,12 +67,38 @@ def test_euler_goes_straight_to_each_level() -> None:
     torch.testing.assert_close(result, x.float(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("is_euler", [False, True])
+def test_a_clip_goes_on_from_each_of_its_steps_with_the_same_bits(is_euler: bool) -> None:
+    noise, levels = torch.randn(1, 48, 2, 2, 2), new_scheduler(scheduler(), 6, 3.0, is_euler=is_euler)
+    flow = partial(sample_flow, lambda x, sigma: x.sin(), noise, levels)
+    draws = {"times": (1000, 757, 522), "draw_noise": lambda step: torch.full_like(noise, step)}
+    jumps = partial(sample_at, lambda x, sigma: x.sin() * sigma, noise, **draws)
+    for sample, count in ((flow, 5), (jumps, 3)):
+        states, steps = list[Any](), list[tuple[int, int]]()
+
+        def keep(state: Any, states: list[Any] = states) -> None:
+            states.append({name: tensor.clone() for name, tensor in state.items()})
+
+        whole = sample(on_state=keep, on_step=lambda *step, steps=steps: steps.append(step[:2]))
+        total = len(steps)
+        assert (len(states), steps) == (count, [(step, total) for step in range(1, total + 1)])
+        for number, state in enumerate(states, 1):
+            steps.clear()
+            again = sample(start=state, on_step=lambda *step, steps=steps: steps.append(step[:2]))
+            assert torch.equal(again, whole)
+            assert steps == [(step, total) for step in range(number + 1, total + 1)]
+    for until in range(8):
+        assert torch.equal(flow(start=flow(until=until)), flow())
+
+
 def test_a_clip_that_begins_with_several_frames_adds_as_many_less() -> None:
     plan = WAN.plan(15, "forward", carried_frames=12)
     assert [section.decoded_frames for section in plan] == [113, 121, 121]
     assert [section.overlap_frames for section in plan] == [0, 9, 9]
     assert [section.decode_start for section in plan] == [0, 29, 60]
     assert (plan.total_frames, plan.section_frames, plan.encoded_latents) == (113 + 2 * 112, 112, 3)
+    experts = WAN_A14B.plan(15, "forward", carried_frames=12)
+    assert (experts.section_frames, experts.encoded_latents) == (72, 21)  # a clip with its pictures
 
 
 @pytest.mark.parametrize(("clip_frames", "carried_frames"), [(5, 5), (5, 9), (9, 9), (13, 13), (13, 99)])
@@ -92,6 +118,37 @@ def test_a_clip_gets_the_colours_of_the_frames_that_it_repeats() -> None:
     held = with_colours(shifted, originals, end)
     torch.testing.assert_close(held[0], clip[0], rtol=0, atol=0.002)
     torch.testing.assert_close(held[-1], end[0], rtol=0, atol=0.01)
+    assert with_colours(shifted, 3 * originals).abs().max() == 1
+
+
+def test_a_clip_has_the_colours_of_the_one_before_and_of_the_first_frame_while_its_words_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[tuple[Tensor, Tensor | None]]()
+
+    def change(frames: Tensor, originals: Tensor, end: Tensor | None) -> Tensor:
+        seen.append((originals, end))
+        return frames - 0.5
+
+    monkeypatch.setattr("diffusers_helper.wan.work.with_colours", change)
+    plan = WAN.plan(2, "forward", clip_frames=13, carried_frames=5)
+    held = GenerationRequest(prompt="a", model="wan-5b", mode="forward", seconds=2, hold_colours="on")
+    others: list[dict[str, Any]] = [{}, {}, {"prompt": "b"}, {"hold_colours": "off"}, {}]
+    requests = [replace(held, clip_frames=13, carried_frames=5, **other) for other in others]
+    job: Any = SimpleNamespace(
+        latents_shape=lambda count: (1, 48, count, 2, 2), sections=plan, family=WAN,
+        request_for=lambda number: requests[number - 1],
+    )  # fmt: skip
+    chain, clips = ClipChain(job, None), list[Tensor]()
+    for section in plan.sections[: len(others)]:
+        frames = torch.linspace(-0.4, 1.4, section.decoded_frames).view(-1, 1, 1, 1) + section.number / 100
+        clips.append(chain.carry(frames, section))
+        wanted = frames.clamp(-1, 1) - 0.5 * (section.number > 1)
+        assert torch.equal(clips[-1], wanted)
+    first = clips[0][:1]
+    for (originals, end), before, wanted in zip(seen, clips, (first, None, None, first), strict=False):
+        assert torch.equal(originals, before[-5:])
+        assert end is wanted is None or torch.equal(end, wanted)
 
 
 @pytest.mark.slow
@@ -116,31 +173,6 @@ def test_the_light_decoder_stands_in_for_the_vaes(
     assert [line for line in outline(events) if line.startswith("decode 2")] == [
         "decode 2", *(f"decode 2 {number}/4" for number in range(1, 5)),
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("models", ["tiny_wan_fast"], indirect=True)
-def test_colours_are_held_until_the_words_change(
-    order: GenerationRequest, models: Models, tmp_path: Path
-) -> None:
-    changing = replace(order, prompt="a boat [0.5s: it rains]", seconds=1.0)
-
-    def colours(request: GenerationRequest, name: str) -> list[Tensor]:
-        """Return the mean colours of the first frame, and of the last one of each clip."""
-        job = make(request, models, tmp_path / name)[0].video.parent
-        frames = [read_tensors(file)[0]["carried"] for file in sorted((job / "sections").iterdir())]
-        return [frames[0][0].mean(dim=(0, 1)), *(pair[-1].mean(dim=(0, 1)) for pair in frames)]
-
-    start, first, *others = colours(replace(order, hold_colours="on"), "held")
-    assert all((colour - start).abs().max() < (first - start).abs().max() / 2 for colour in others)
-    plain, held = (colours(replace(changing, hold_colours=way), way) for way in ("off", "on"))
-    torch.testing.assert_close(held, plain, rtol=0, atol=0)
-
-
-def test_the_video_has_the_frames_of_all_clips(order: GenerationRequest, whole: Result) -> None:
-    assert whole.frames == plan_of(order).total_frames == 49
-    with av.open(whole.video) as container:
-        assert sum(1 for _ in container.decode(video=0)) == 49
 
 
 @pytest.mark.slow
@@ -170,31 +202,3 @@ def test_a_job_that_is_killed_ten_times_gives_the_same_bytes(
     steps = [(event.section, event.step) for event in events if isinstance(event, StepDone)]
     assert steps == sorted(steps)  # only the step that was interrupted is made again
     assert not (broken / "sections/steps.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_a_branch_begins_with_the_frame_of_the_clip_that_it_keeps(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    earlier = tmp_path / "earlier"
-    shutil.copytree(whole.video.parent, earlier)
-    for number in (3, 4):
-        (earlier / f"sections/{number:04}.safetensors").unlink()
-    lineage = Lineage((Span.of(2, order),), kept=2)
-    same, _ = make(order, models, tmp_path / "same", resume_from=earlier, lineage=lineage)
-    assert torch.equal(same.latents, whole.latents)
-    other = replace(order, prompt="the blue square moves left", seed=8)
-    branch, _ = make(other, models, tmp_path / "branch", resume_from=earlier, lineage=lineage)
-    assert torch.equal(branch.latents[:, :, : 2 * LATENTS], whole.latents[:, :, : 2 * LATENTS])
-    assert not torch.equal(branch.latents[:, :, -LATENTS:], whole.latents[:, :, -LATENTS:])
-
-
-@pytest.mark.slow
-def test_the_recipe_of_the_video_makes_it_again(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
-) -> None:
-    recipe = read_recipe(whole.video)
-    assert recipe is not None
-    settings = {**recipe.settings, "model": order.model, "image": order.image}
-    again, _ = make(GenerationRequest.from_dict(settings), models, tmp_path / "again")
-    assert again.video.read_bytes() == whole.video.read_bytes()

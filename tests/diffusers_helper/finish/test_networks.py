@@ -18,6 +18,7 @@ from diffusers_helper.finish import enlarge
 from diffusers_helper.finish.enlarge import Enlarge, Upscaler
 from diffusers_helper.finish.smooth import Smooth
 from diffusers_helper.finish.step import Frames, Shape, Workshop
+from diffusers_helper.units import GB
 from tests.support.clips import scene
 
 NOTES: list[str] = []
@@ -107,6 +108,32 @@ def test_the_card_that_ncnn_prefers_is_taken(
     monkeypatch.setattr(ncnn, "get_default_gpu_index", lambda: preferred)
     monkeypatch.setattr(ncnn, "get_gpu_info", lambda index: SimpleNamespace(type=lambda: kinds[index]))
     assert enlarge.vulkan_device() == device
+
+
+@pytest.mark.parametrize(
+    ("weights", "device", "cap_gb", "used", "tile"),
+    [
+        ("x4plus", 0, 4, "x4plus", 400), ("x4plus", 0, 3.9, "x4plus", 200), ("x4plus", 0, 0.5, "x4plus", 100),
+        ("x4plus", 0, 0.4, "x4plus", 64), ("animevideov3", 0, 1, "animevideov3", 400),
+        ("animevideov3", 0, 0.5, "animevideov3", 200), ("animevideov3", None, 9, "animevideov3", 256),
+        ("x4plus", None, 9, "animevideov3", 256),
+    ],
+)  # fmt: skip
+def test_a_network_and_its_tiles_are_those_for_which_the_device_has_room(
+    weights: str, device: int | None, cap_gb: float, used: str, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, devices, notes = list[str](), list[int](), list[str]()
+    net = SimpleNamespace(
+        opt=SimpleNamespace(), load_param=loaded.append, load_model=loaded.append,
+        set_vulkan_device=devices.append,
+    )  # fmt: skip
+    monkeypatch.setattr(ncnn, "Net", lambda: net)
+    workshop = Workshop(lambda source, indices: {}, notes.append, round(cap_gb * GB))
+    upscaler = Enlarge(enlarge=3, weights=weights)._network(device, workshop)
+    assert (upscaler.tile, devices) == (tile, [] if device is None else [device])
+    name = enlarge._FILES[used].format(3)
+    assert [file.rpartition("/")[2] for file in loaded] == [f"{name}.param", f"{name}.bin"]
+    assert len(notes) == (used != weights)
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,6 +265,19 @@ def test_the_first_decode_counts_for_the_cards_times_only_where_there_is_no_othe
     assert times == pytest.approx([2.0, speed])
 
 
+def test_the_speed_of_decoding_is_kept_by_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory_plans, kept = object.__new__(MemoryPlans), list[Any]()
+    monkeypatch.setattr(plans, "keep_times", lambda *facts: kept.extend(facts))
+    monkeypatch.setattr(plans, "step_key", lambda *facts: facts)
+    memory_plans.size = (10, 20)
+    memory_plans._profile = cast(Any, SimpleNamespace(machine="a card"))
+    memory_plans.models = cast(Any, SimpleNamespace(info="a model"))
+    memory_plans._video = cast(Any, SimpleNamespace(work="its work"))
+    memory_plans._local = Local()
+    memory_plans.keep_times(2.0, 0.5)
+    assert kept == [Local().step_times, ("a card", "a model"), "its work", 2.0, 100.0]
+
+
 @pytest.mark.parametrize(
     ("tile", "size", "expected"),
     [(0, (90, 33), 96), (None, (90, 33), 96), (0, (20, 33), 64), (256, (90, 33), 96), (64, (90, 33), 64)],

@@ -13,12 +13,13 @@ from syrupy.assertion import SnapshotAssertion
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.packing import plan_sections
-from diffusers_helper.framepack.joining import _match_edge
+from diffusers_helper.framepack.joining import FrameBlender, _match_edge
 from diffusers_helper.job import plans, setup
 from diffusers_helper.job.card import card_name
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.plans import MemoryPlans, kernels_problem
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -94,6 +95,7 @@ def test_what_a_run_writes_is_what_the_next_one_reads(
     if overflow:
         folder.overflow.write_text(overflow)
     folder.kernels.write_text(OLDER)
+    folder.blas.write_text("ck")
     plans: Any = SimpleNamespace(
         request=replace(REQUEST, weight_dtype="int8"),
         attention=("sliced", 77),
@@ -108,6 +110,7 @@ def test_what_a_run_writes_is_what_the_next_one_reads(
         assert new.kernels.read_text() == kernels
     else:
         assert not new.kernels.exists()
+    assert new.blas.read_text() == "default" if is_same else not new.blas.exists()
     assert [use.section for use in read_uses(new.vae)] == ([0, 1] if is_same else [0])
     precision = {None: "", "of an earlier version": "fp32"}.get(overflow, overflow)
     assert setup._earlier_vae_precision(new) == precision
@@ -181,6 +184,12 @@ def test_the_difference_to_the_original_fades_over_a_section(is_last: bool) -> N
     faded = _match_edge(original, torch.zeros(4, 1, 1, 3))[:, 0, 0, 0]
     shares = torch.linspace(1, 0, 4)
     assert torch.allclose(faded, shares.flip(0) if is_last else shares)
+    # The frame at the border stands for the one of the original, which is not shown twice.
+    original.is_next_to = lambda section: True
+    frames = torch.linspace(-1, 1, 37).view(-1, 1, 1, 1).expand(37, 1, 1, 3)
+    frames = frames if is_last else frames.flip(0)
+    final, _ = FrameBlender("inverted", original).add(frames, plan_sections(1.0)[0])
+    assert np.array_equal(final, to_uint8(frames[:-1] if is_last else frames[1:]))
 
 
 # ---- the video that a job continues -------------------------------------------------------------------

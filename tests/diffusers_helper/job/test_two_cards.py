@@ -1,6 +1,7 @@
 """Tests of a job over two cards, of which the second does all but sampling. Both are in main memory here."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, Warned
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
@@ -21,6 +23,7 @@ from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan
 from diffusers_helper.planning.smaller_plans import PlanLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
+from diffusers_helper.vae.engine import VideoPart
 from tests.support.making import make, seconds_for, tiny_request
 
 OTHERS = ["text", "text_2", "vae_encode", "vision", "decode"]
@@ -161,3 +164,71 @@ def test_what_both_cards_stream_is_the_use_of_the_job() -> None:
     assert memory.usage() == {
         "peak_device_bytes": 3, "cap_bytes": 9, "bytes_streamed": 12, "retries": 1, "vae_tile_px": 64,
     }  # fmt: skip
+
+
+def test_both_cards_follow_the_plan_and_are_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, memory = list[str](), object.__new__(JobMemory)
+
+    def card(name: str) -> Any:
+        def note(move: str) -> Any:
+            return lambda *values: moves.append(" ".join(map(str, (name, move, *values))))
+
+        moved = {move: note(move) for move in ("clear", "flush", "follow")}
+        return SimpleNamespace(**moved, device=SimpleNamespace(limit=note("limit")))
+
+    memory._stores = [card("first"), card("second")]
+    levels = SimpleNamespace(demands=[SimpleNamespace(vae_tile_px=64)])
+    plan = SimpleNamespace(vae_tile_px=64, of=lambda stage: f"the plan to {stage}")
+    memory.plans = cast(Any, SimpleNamespace(plan=plan, levels=levels))
+    monkeypatch.setattr(memory, "save", lambda: moves.append("save"))
+    with memory:
+        memory._apply_plan()
+    assert moves == [
+        "first flush worker-start", "second flush worker-start", f"first follow {plan}",
+        "second follow the plan to decode", "save", "first clear", "second clear", "first limit None",
+        "second limit None",
+    ]  # fmt: skip
+    moves.clear()
+    with suppress(RuntimeError), memory:
+        memory._empty_devices()
+        raise RuntimeError
+    assert moves[2:] == [
+        "first clear", "first flush exception-cleanup", "second clear", "second flush exception-cleanup",
+        "save", "first clear", "second clear", "first flush exception-cleanup", "first limit None",
+        "second flush exception-cleanup", "second limit None",
+    ]  # fmt: skip
+
+
+def test_each_use_of_a_network_is_read_measured_and_told_as_it_has_to_be() -> None:
+    told, here, memory = list[Any](), set[str](), object.__new__(JobMemory)
+    models = {"text": "text_encoder", "text_2": "text_encoder_2", "vae_encode": "vae", "decode": "vae"}
+    models |= {"sample": "transformer", "sample_low": "transformer_2"}
+
+    def stage_plan(stage: str) -> Any:
+        return SimpleNamespace(model=models[stage], streamed_blocks=(1,) if "sample" in stage else ())
+
+    plan = SimpleNamespace(stage=stage_plan)
+    plan.of = lambda stage: plan
+    memory.plans = cast(Any, SimpleNamespace(
+        plan=plan, models=SimpleNamespace(read=lambda name, *_: told.append(f"read {name}")),
+        measure_copies=lambda name: told.append(f"measure {name}"),
+    ))  # fmt: skip
+    device = SimpleNamespace()
+    store = SimpleNamespace(has=here.__contains__, device=device, on_device=lambda *use: told.append(use))
+    report = SimpleNamespace(stage=lambda *use: told.append(("told", *use)), reading=None)
+    memory._stores, memory._report, memory._cancel = [cast(Any, store)], cast(Any, report), CancelToken()
+    memory._before_vae = lambda device: told.append("before the VAE")
+    for stage in ("text", "text_2", "sample", "sample_low"):
+        memory._on_device(stage, 1 if "sample" in stage else None)
+        assert memory._stage == stage
+    for task, part in (("encode", None), ("decode", VideoPart(1, 0)), ("decode", VideoPart(2, 9))):
+        memory.vae_on_device(cast(Any, task), part)
+        here.add("vae")
+    assert told == [
+        "read text_encoder", ("told", "text", None), ("text", None),
+        "read text_encoder_2", ("text_2", None),  # in events, two networks for one work are one stage
+        "read transformer", "measure transformer", ("told", "sample", 1), ("sample", 1),
+        "read transformer_2", "measure transformer_2", ("sample_low", 1),
+        "before the VAE", "read vae", ("told", "vae_encode", None), ("vae_encode", None),
+        ("told", "decode", 1), ("decode", 1), ("told", "decode", 2), ("decode", 2),
+    ]  # fmt: skip

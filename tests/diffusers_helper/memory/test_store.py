@@ -63,11 +63,11 @@ def weights() -> dict[str, Weights]:
     }
 
 
-def plan_for(cap_kb: float, working_kb: int = 4) -> JobPlan:
+def plan_for(cap_kb: float, working_kb: int = 4, reserve_kb: int = 0) -> JobPlan:
     model_weights = weights()
     uses = (*USES, ("sample", "transformer"), ("decode", "vae"))
     stages = tuple(Stage(stage, model_weights[model], working_kb * KB) for stage, model in uses)
-    budget = Budget(total_bytes=1024 * KB, cap_bytes=int(cap_kb * KB), preserved_bytes=0, reserve_bytes=0)
+    budget = Budget(1024 * KB, int(cap_kb * KB), preserved_bytes=0, reserve_bytes=reserve_kb * KB)
     return plan_job(budget, [Demand(None, stages)])
 
 
@@ -141,6 +141,26 @@ def test_what_is_streamed_is_counted_as_the_plan_says() -> None:
     assert planned > 0
     assert store.bytes_streamed == 3 * planned + store.plan.stage("text").streamed_bytes
     assert {record.streamed_bytes for record in store.records if record.stage == "sample"} == {planned}
+
+
+@pytest.mark.parametrize(
+    ("cap", "expected"),
+    [
+        (1000, [(None, 96 + 4, 96), (None, 128 + 4, 128), (3, 128 + 4, 128)]),
+        (200, [(None, 96 + 4, 96), (None, 32 + 4, 32), (3, 32 + 4, 32)]),
+    ],
+)
+def test_each_use_is_recorded_with_its_section_and_all_that_lies_on_the_device(
+    cap: int, expected: list[tuple[int | None, int, int]]
+) -> None:
+    store = Store(Device(), Parts(), plan_for(cap, reserve_kb=8))
+    assert store.device.cap_bytes == (cap - 8) * KB
+    use(store, "text")
+    use(store, "vae_encode")
+    with store.on_device("decode", 3):
+        pass
+    records = [(record.section, record.predicted_bytes, record.resident_bytes) for record in store.records]
+    assert records == [(section, *(KB * size for size in sizes)) for section, *sizes in expected]
 
 
 class Trouble(RuntimeError):

@@ -110,16 +110,18 @@ def test_a_connection_that_breaks_is_taken_up_at_the_byte(hub: Hub, away: Path) 
     assert hub.begins(WEIGHTS) == [0, 3 * 4096]
 
 
-def test_a_download_that_was_killed_goes_on(hub: Hub, away: Path) -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_download_that_was_killed_goes_on(is_whole: bool, hub: Hub, away: Path) -> None:
     target = VAE.folder / WEIGHTS
     target.parent.mkdir(parents=True)
-    partial_of(target).write_bytes(whole(away)[WEIGHTS][:10_000])
+    kept = whole(away)[WEIGHTS][: None if is_whole else 10_000]
+    partial_of(target).write_bytes(kept)
     absence = absence_of(INFO)
-    assert absence.component_bytes["vae"] == published_bytes("vae") - 10_000
+    assert absence.component_bytes["vae"] == published_bytes("vae") - len(kept)
     counts: list[int] = []
     get_component(VAE, counts.append)
     assert here() == whole(away)
-    assert hub.begins(WEIGHTS) == [10_000]
+    assert hub.begins(WEIGHTS) == ([] if is_whole else [10_000])
     assert counts[-1] == bytes_in(target.parent)
 
 

@@ -53,6 +53,9 @@ def test_the_origin_of_a_section_follows_from_all_that_was_decided_before_it() -
     assert (own.of_encodings()["seed"], plain.of_encodings()["seed"]) == ("1", str(REQUEST.seed))
     assert "negative" in origins(replace(REQUEST, cfg=2.0)).of_section(1).keys() - plain.of_section(1).keys()
     assert origins(REQUEST, size="64x64").of_section(3)["size"] == "64x64"
+    forward, led = replace(REQUEST, mode="forward"), replace(REQUEST, mode="forward", end_image="y")
+    lengths = [origins(request).of_section(1).get("sections") for request in (REQUEST, forward, led)]
+    assert lengths == ["3", None, "3"]  # a plain forward section is the same in a longer video
 
 
 # ---- files --------------------------------------------------------------------------------------------

@@ -2,16 +2,20 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from diffusers_helper.events import Event, Stage, StageStarted
-from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.families.packing import plan_sections, with_closing_section
 from diffusers_helper.machine.local import Local
 from diffusers_helper.output import report as module
 from diffusers_helper.output.report import Report
 from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.units import GB
+from tests.support.answers import text_of
 from tests.support.making import load_tiny, make, tiny_request
 
 EXPECTED = {
@@ -66,11 +70,37 @@ def test_each_stage_tells_how_long_it_and_its_section_will_take(
     ]
 
 
-@pytest.mark.parametrize("expected", [{}, {"load": 20.0}])
-def test_without_the_time_of_a_step_nothing_is_said_about_the_whole(
-    expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_event_says_where_a_job_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    assert {whole for _, _, whole in foreseen(expected, tmp_path, monkeypatch)} == {0.0}
+    told, now = list[Event](), [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "peak_host_bytes", lambda: 5 * GB)
+    plan = with_closing_section(plan_sections(2.4))
+    report = Report(JobFolder(tmp_path / "job"), plan, told.append, {"attention": 9.0})
+    video: Any = SimpleNamespace(shape=(48, 64), frames=0, latest=None, finish=lambda: Path("whole.mp4"))
+    for done in (0, 3):
+        report.trying("attention", done, 3)
+    now[0] = 2.0
+    report.started(video, {"load": 4.0}, "flash", "fused")
+    report.warned("careful")
+    for done in (1, 8):
+        report.reading(done * GB, 8 * GB)
+    for pieces in (1, 2):
+        report.piece("decode", 1, 1, pieces)
+    for now[0], section, step, skipped in (
+        (10.0, 0, 1, 0), (13.0, 0, 2, 1), (14.0, 0, 3, 1), (60.0, 1, 1, 0), (61.0, 1, 2, 0), (99.0, 1, 1, 0),
+        (101.0, 1, 2, 1),
+    ):  # fmt: skip
+        report.step(plan[section], step, 3, Path("a.webp") if step == 1 else None, skipped)
+    assert report.step_seconds == [3.0, 1.0, 1.0, 2.0]
+    report.cancelled()
+    for section, video.frames in zip(plan, (36, 73, 109), strict=True):
+        video.latest = Path(f"{section.number}.mp4")
+        report.section(section)
+    report.cancelled()
+    assert report.finished({"retries": 1}) == Path("whole.mp4")
+    assert "\n".join(text_of(event).replace(f"{tmp_path}/", "") for event in told) == snapshot
 
 
 def test_a_job_is_foreseen_by_what_this_machine_has_measured(

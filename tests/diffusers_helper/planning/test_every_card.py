@@ -2,14 +2,19 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from app.machine import machine_of_card
 from diffusers_helper.families.family import buckets
-from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.machine.sysfs import Link
+from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel, AddedModels
+from diffusers_helper.models.registry import ModelInfo, find_model, model_names
+from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.profiles import FAMILIES, Profile, profile_for
+from diffusers_helper.planning.set_ups import recommend
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_bytes
@@ -96,3 +101,31 @@ def test_the_resolution_of_a_refusal_is_accepted_for_each_shape_and_is_the_large
         plan(replace(request, resolution=side), profile, shape)
     with pytest.raises(DoesNotFit):
         plan(replace(request, resolution=side + 32), profile)
+
+
+def test_a_copy_that_is_here_is_recommended_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, request = find_model("framepack-i2v"), command("framepack-i2v")
+    models = AddedModels(tmp_path / "models.json")
+    other_model = AddedModel("mine", "Mine", info.name, {"text_encoder": AddedComponent(str(tmp_path))})
+    copy = AddedModel("framepack-i2v-int8", "In int8", info.name, {}, copy=str(tmp_path / "copy"))
+    models.add(other_model)
+    models.add(copy)
+    monkeypatch.setattr(ADDED_MODELS, "file", models.file)
+    seen: list[str] = []
+
+    def plan(request: GenerationRequest, planned: ModelInfo, transformer: Network | None) -> VideoPlan:
+        seen.append(request.model)
+        # As if the copy's files were those of the table, but on a fast link
+        machine = replace(
+            machine_of_card("gfx1100:8"), link=Link(4, 16) if planned.name == copy.name else Link(2, 4)
+        )
+        return plan_video(request, planned, profile_for(machine, {}))
+
+    recommendation = recommend(request, info, plan)
+    assert recommendation.set_up.settings["model"] == "framepack-i2v-int8"
+    assert recommendation.words.startswith(
+        "Recommended for this card: In int8 at 640 pixels, weights as they are"
+    )
+    assert "mine" not in seen

@@ -165,6 +165,11 @@ def test_facts_without_a_place_are_not_kept(tmp_path: Path) -> None:
     Facts().write("key", {"a": 1})
     assert Facts().read("key") == {}
     assert Facts().forget() == 0
+    facts = Facts(tmp_path / "facts.json")
+    facts.write("key", {"a": 1})
+    facts.write("key", {"b": 2})
+    assert facts.read("key") == {"a": 1, "b": 2}
+    assert (facts.forget(), facts.all(), facts.forget()) == (1, {}, 0)
     (tmp_path / "file").write_text("")
     unwritable = Facts(tmp_path / "file" / "facts.json")
     unwritable.write("key", {"a": 1})

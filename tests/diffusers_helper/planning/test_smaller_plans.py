@@ -13,7 +13,6 @@ from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
 from diffusers_helper.framepack import work
-from diffusers_helper.job.memory import JobMemory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -205,34 +204,6 @@ def test_decoding_goes_on_in_smaller_tiles(
     assert finished.vae_tile_px < 256
     assert "while decoding; " in messages(events)[0]
     assert "steps" not in [event.stage for event in events if isinstance(event, StageStarted)][-2:]
-
-
-def test_a_retry_begins_when_what_failed_is_gone(
-    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flush only after the exception's frames, which held tensors, are gone."""
-    alive: list[int] = []
-    kept: list[Any] = []
-    real = engine.decode_pass
-
-    def double(family: Any, *arguments: Any, **named: Any) -> Any:
-        if not kept:
-            held = torch.empty(1000) + family._vae.decoder.conv_out.conv.bias.sum()
-            kept.append(True)
-            raise torch.OutOfMemoryError(f"{CUDA} {held.shape}")
-        return real(family, *arguments, **named)
-
-    monkeypatch.setattr(engine, "decode_pass", double)
-    real_step = JobMemory.step_down
-
-    def look(memory: Any, details: Any) -> None:
-        memory.store.clear()
-        alive.append(memory.device.allocated_bytes())
-        real_step(memory, details)
-
-    monkeypatch.setattr(JobMemory, "step_down", look)
-    make(tiny_request(small_scene), deep_models, tmp_path / "job")
-    assert alive == [0]
 
 
 @pytest.mark.slow

@@ -162,6 +162,13 @@ def test_a_span_restores_each_setting_of_its_sections_and_no_other() -> None:
     assert forward.seconds == request("forward", 9).seconds  # no section of its depends on the length
 
 
+def test_neighbouring_spans_with_the_same_settings_are_told_as_one() -> None:
+    last = request("forward", 9)
+    spans = [Span.of(number, replace(last, seed=seed)) for number, seed in enumerate((5, 5, 6, 6, 5, 7), 1)]
+    merged = merged_spans(spans, replace(last, seed=7))
+    assert [(span.last, span.settings["seed"]) for span in merged] == [(2, 5), (4, 6), (5, 5)]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_kept_of_a_job_comes_with_the_files_that_say_how_it_was_made(
     mode: Mode, tmp_path: Path

@@ -156,7 +156,7 @@ def test_a_recipe_says_nothing_about_the_machine_or_the_user() -> None:
     assert read_recipe(text.encode()).request({"image": "boat.png"}, model="demo", seed=3).seed == 3
 
 
-def test_a_device_of_another_class_and_another_version_are_told() -> None:
+def test_a_device_of_another_class_and_another_version_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"device": "gfx1100 AMD Radeon RX 7900 XTX", "longtake": __version__}
     request = GenerationRequest(image="boat.png", prompt="x")
     found = Recipe.of(request, (), (), model="demo", side=64, made_with=made, pictures={})
@@ -168,6 +168,11 @@ def test_a_device_of_another_class_and_another_version_are_told() -> None:
     )
     (notice,) = replace(kept, made_with=made | {"longtake": "0.0.9"}).notices_on("gfx1100")
     assert notice == f"The video was made with Longtake 0.0.9; made again with {__version__}, it may differ."
+    module = "diffusers_helper.provenance.recipe"
+    monkeypatch.setattr(f"{module}.kernels_version", lambda name: f"{name} kernels 0.2")
+    here, gone = (replace(kept, made_with=made | {"kernels": f"fused kernels 0.{n}"}) for n in (2, 1))
+    assert here.notices_on("gfx1100") == ()
+    assert "made with fused kernels 0.1, which is not here" in gone.notices_on("gfx1100")[0]
 
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)

@@ -1,4 +1,4 @@
-"""Tests of schedule and samplers against the formulas in 50 digits, diffusers, and stored vectors."""
+"""Tests of schedule and samplers against formulas, diffusers, and stored vectors."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,6 @@ from diffusers_helper.sampling.unipc import sample_unipc, step_weights
 
 BOTH = pytest.mark.parametrize("sample", [sample_unipc, sample_euler])
 STEPS = (1, 2, 3, 5, 10, 25, 50)
-SHIFTS = (1.0, 3.0, 7.0)
 START = [1.5, -0.7, 0.3]
 
 
@@ -39,71 +38,7 @@ def toy_denoise(x: Tensor, sigma: Tensor) -> Tensor:
     return torch.stack([narrow, wide, points], dim=-1) + leak
 
 
-def exact_toy(x: list[mpmath.mpf], level: mpmath.mpf) -> list[mpmath.mpf]:
-    keep = 1 - level
-
-    def gaussian(value: mpmath.mpf, mean: str, std: str) -> mpmath.mpf:
-        variance = mpmath.mpf(std) ** 2
-        centre = mpmath.mpf(mean)
-        return centre + variance * keep / (keep**2 * variance + level**2) * (value - keep * centre)
-
-    narrow = gaussian(x[0], "0.8", "0.05")
-    wide = gaussian(x[1], "-0.4", "3")
-    points = mpmath.mpf("1.5") * mpmath.tanh(mpmath.mpf("1.5") * keep * x[2] / level**2)
-    return [
-        value + mpmath.sin(other) / 10
-        for value, other in zip([narrow, wide, points], [x[2], x[0], x[1]], strict=True)
-    ]
-
-
-def exact_unipc(levels: list[float]) -> list[float]:
-    """Compute the published formulas with one general linear solve a step, in 50 digits."""
-    with mp.workdps(50):
-        sigma = [mpmath.mpf(level) for level in levels[:-1]]
-        lam = [-mpmath.log(level) for level in sigma]
-        x = mpmath.matrix([mpmath.mpf(value) for value in START])
-        m = [mpmath.matrix(exact_toy(list(x), sigma[0]))]
-        top = min(3, len(sigma) - 1)
-        for n in range(1, len(sigma)):
-            order = min(n, top)
-            h = lam[n] - lam[n - 1]
-            minus_h = -h
-            r = [(lam[n - 1 - k] - lam[n - 1]) / h for k in range(1, order)] + [mpmath.mpf(1)]
-            first = mpmath.expm1(minus_h)
-            psi = [first / minus_h - 1]
-            for i in range(1, order):
-                psi.append(psi[-1] / minus_h - 1 / mpmath.factorial(i + 1))
-            b = mpmath.matrix([mpmath.factorial(i + 1) * psi[i] / minus_h for i in range(order)])
-            powers = mpmath.matrix(order, order)
-            for i in range(order):
-                for j in range(order):
-                    powers[i, j] = r[j] ** i
-            d = [(m[n - 1 - k] - m[n - 1]) / r[k - 1] for k in range(1, order)]
-            half = mpmath.matrix([mpmath.mpf(1) / 2])
-            base = sigma[n] / sigma[n - 1] * x - first * m[n - 1]
-            guess = base
-            if order > 1:
-                lead = powers[: order - 1, : order - 1]
-                rho = half if order == 2 else mpmath.lu_solve(lead, b[: order - 1])
-                for k in range(order - 1):
-                    guess = guess - minus_h * rho[k] * d[k]
-            m.append(mpmath.matrix(exact_toy(list(guess), sigma[n])))
-            rho = half if order == 1 else mpmath.lu_solve(powers, b)
-            x = base
-            for k, slope in enumerate([*d, m[n] - m[n - 1]]):
-                x = x - minus_h * rho[k] * slope
-        return [float(value) for value in m[-1]]
-
-
-@pytest.mark.parametrize("shift", SHIFTS)
-@pytest.mark.parametrize("steps", STEPS)
-def test_unipc_equals_the_formulas_in_50_digits(steps: int, shift: float) -> None:
-    sigmas = flow_sigmas(steps, shift)
-    got = sample_unipc(toy_denoise, torch.tensor(START, dtype=torch.float64), sigmas)
-    assert got.tolist() == pytest.approx(exact_unipc(sigmas.tolist()), rel=1e-9, abs=1e-9)
-
-
-# Results of `exact_unipc` from START, by steps and shift. They are stored, so that both sides cannot drift.
+# Results of the published formulas from START, by steps and shift, computed in 50 digits.
 REFERENCE = {
     (2, 7.0): [0.825708246855886, -1.04605917251689, 0.0328285018138191],
     (3, 1.0): [0.848753413284143, -2.13266302677081, 1.39873349732016],
@@ -155,34 +90,6 @@ def test_step_weights_integrate_polynomials_exactly(factors: list[float]) -> Non
                 assert float(sum(terms)) == pytest.approx(float(moment(power)), rel=1e-10, abs=1e-10 * scale)
 
 
-def gaussian_error(sample: Callable[..., Tensor], steps: int) -> float:
-    """Return the error at sigma 0.05 for data N(0.5, 0.7^2), whose path is known in closed form."""
-    mean, std, last = 0.5, 0.7, 0.05
-
-    def spread(level: float) -> float:
-        return math.hypot((1 - level) * std, level)
-
-    seen: list[Tensor] = []
-
-    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
-        seen.append(x)
-        level = float(sigma)
-        keep = 1 - level
-        return mean + std**2 * keep / spread(level) ** 2 * (x - keep * mean)
-
-    sigmas = [last ** (index / steps) for index in range(steps + 1)] + [0.0]
-    sample(denoise, torch.tensor([1.3], dtype=torch.float64), sigmas)
-    return abs(seen[-1].item() - ((1 - last) * mean + spread(last) * 1.3))
-
-
-def test_unipc_converges_with_order_three_and_euler_with_order_one() -> None:
-    # The last call sees UniPC's prediction, which is of order 3.
-    for sample, order in ((sample_unipc, 3), (sample_euler, 1)):
-        coarse, fine = gaussian_error(sample, 80), gaussian_error(sample, 160)
-        assert math.log2(coarse / fine) == pytest.approx(order, abs=0.35)
-    assert gaussian_error(sample_unipc, 20) < gaussian_error(sample_euler, 20) / 50
-
-
 @pytest.mark.parametrize("steps", STEPS)
 def test_euler_equals_diffusers_on_the_same_sigmas(steps: int) -> None:
     sigmas = flow_sigmas(steps, 7.0).float()
@@ -217,14 +124,6 @@ def test_the_model_is_called_once_a_step_at_the_unrounded_level(
 
 
 @BOTH
-def test_one_step_is_one_prediction(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START], dtype=torch.float64)
-    assert torch.equal(
-        sample(toy_denoise, x, [0.8, 0.0]), toy_denoise(x, torch.tensor(0.8, dtype=torch.float64))
-    )
-
-
-@BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_the_dtype_is_kept_and_nothing_drifts(sample: Callable[..., Tensor], dtype: torch.dtype) -> None:
     """Follow a constant prediction: the path is a straight line, whose points are rounded only once."""
@@ -243,14 +142,6 @@ def test_the_dtype_is_kept_and_nothing_drifts(sample: Callable[..., Tensor], dty
         assert x.dtype == dtype
         line = goal.double() + sigma * (start.double() - goal.double())
         torch.testing.assert_close(x.double(), line, rtol=torch.finfo(dtype).eps, atol=4e-6)
-
-
-@BOTH
-def test_a_prediction_of_another_dtype_is_welcome(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START], dtype=torch.float32)
-    result = sample(lambda x, sigma: toy_denoise(x.double(), sigma), x, flow_sigmas(5, 3.0))
-    assert result.dtype == torch.float32
-    torch.testing.assert_close(result, sample(toy_denoise, x, flow_sigmas(5, 3.0)), rtol=1e-5, atol=1e-6)
 
 
 @BOTH
@@ -285,24 +176,6 @@ def test_what_progress_raises_ends_the_run_at_once(sample: Callable[..., Tensor]
     assert reported == [1, 2, 3]
 
 
-@BOTH
-def test_a_model_may_reuse_its_output_buffer(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START], dtype=torch.float64)
-    buffer = torch.empty_like(x)
-
-    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
-        return buffer.copy_(toy_denoise(x, sigma))
-
-    assert torch.equal(sample(denoise, x, flow_sigmas(8, 7.0)), sample(toy_denoise, x, flow_sigmas(8, 7.0)))
-
-
-@BOTH
-def test_a_sequence_of_numbers_serves_as_well_as_a_tensor(sample: Callable[..., Tensor]) -> None:
-    x = torch.tensor([START])
-    sigmas = flow_sigmas(7, 7.0)
-    assert torch.equal(sample(toy_denoise, x, tuple(sigmas.tolist())), sample(toy_denoise, x, sigmas))
-
-
 @given(steps=st.integers(1, 100), shift=st.floats(0.05, 50))
 def test_flow_sigmas_follow_the_formula(steps: int, shift: float) -> None:
     sigmas = flow_sigmas(steps, shift)
@@ -314,12 +187,6 @@ def test_flow_sigmas_follow_the_formula(steps: int, shift: float) -> None:
     for index, sigma in enumerate(sigmas.tolist()[:-1]):
         t = 1 - index / steps
         assert sigma == pytest.approx(shift / (shift + (1 / t - 1)), rel=1e-12)
-
-
-def test_flow_sigmas_equal_diffusers_static_shift() -> None:
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=7.0)
-    scheduler.set_timesteps(sigmas=[1 - index / 25 for index in range(25)])
-    torch.testing.assert_close(flow_sigmas(25, 7.0).float(), scheduler.sigmas, rtol=1e-6, atol=0)
 
 
 def test_mu_is_linear_up_to_a_shift_of_seven() -> None:

@@ -181,26 +181,17 @@ def test_teacache_is_that_of_framepack(
     assert skipped == expected.count(False) >= 2
 
 
-def test_easycache_skips_where_the_output_hardly_changes(network: nn.Module, plain: list[Tensor]) -> None:
-    outputs, skipped = with_cache(network, STEP_CACHES["easycache"])
-    assert skipped == same(outputs, plain).count(False) >= 2
-    for ours, exact, before in zip(outputs[1:], plain[1:], plain, strict=False):
-        assert (ours - exact).abs().mean() < 0.4 * before.abs().mean()
-
-
 @pytest.mark.parametrize("name", STEP_CACHES)
 def test_branches_and_sections_share_nothing(name: str, network: nn.Module) -> None:
     cache, seen = STEP_CACHES[name], blocks(network, latents(0))  # type: ignore[arg-type]
-    alone, skipped = with_cache(network, cache)
+    alone, _ = with_cache(network, cache)
     with open_passes(cache, STEPS, MAGNITUDES, network, seen) as passes:
         both = list[Tensor]()
         for step in range(STEPS):
             x = latents(step)
             both.append(passes("positive", x, partial(compute, network, x, step)))
             passes("negative", x, partial(compute, network, x, step, 9.0))
-        steps_without_work = passes.skipped
     assert all(same(both, alone))
-    assert steps_without_work <= skipped
     assert all(same(with_cache(network, cache)[0], alone))
 
 
@@ -243,6 +234,20 @@ def test_the_signal_of_a_skipped_step_counts_for_the_next_one_where_the_rule_sum
     assert changes == expected
 
 
+def test_easycache_foretells_the_change_of_the_output_by_that_of_the_input(network: nn.Module) -> None:
+    changes = list[float]()
+    cache = replace(
+        STEP_CACHES["easycache"],
+        rule=lambda steps, ratios: lambda step, change: changes.append(change) or step in (3, 4),
+    )
+    inputs, results = (1.0, 3.0, 4.0, 4.5, 5.0, 7.0, 8.0), (10.0, 14.0, 20.0, 0.0, 0.0, 30.0, 40.0)
+    with open_passes(cache, 7, (), network, blocks(network, latents(0))) as passes:  # type: ignore[arg-type]
+        pairs = zip(map(torch.tensor, inputs), map(torch.tensor, results), strict=True)
+        outputs = [passes("", x, lambda y=y: y).item() for x, y in pairs]
+    assert outputs == [10, 14, 20, 4.5 + 16, 5 + 16, 30, 40]
+    assert changes == pytest.approx([float("inf"), 2 * 1 / 14, 6 * 0.5 / 20, 6 * 1 / 20, 6 * 3 / 20])
+
+
 @pytest.mark.parametrize("steps", [10, 20, 25, 50])
 def test_easycache_skips_within_its_share_of_the_steps_alone(steps: int) -> None:
     rule = STEP_CACHES["easycache"].rule(steps, ())
@@ -250,3 +255,39 @@ def test_easycache_skips_within_its_share_of_the_steps_alone(steps: int) -> None
     assert skipped == [
         step for step in range(steps) if 15 * steps <= 100 * step and 100 * (step + 1) <= 95 * steps
     ]
+
+
+@pytest.mark.parametrize("streamed", [(), (1,)])
+def test_passes_are_repeated_as_they_were_where_no_weights_are_copied(
+    streamed: tuple[int, ...], network: nn.Module
+) -> None:
+    repeated, seen = list[object](), blocks(network, latents(0))  # type: ignore[arg-type]
+    resident = Resident(network, Staging(CPU), blocks=seen.modules, streamed=streamed)
+    for name in (None, "magcache", "taylorseer"):
+        with open_passes(
+            STEP_CACHES.get(str(name)), STEPS, MAGNITUDES, network, seen,
+            lambda key, compute: repeated.append(key) or compute(),
+        ) as passes:  # fmt: skip
+            sample(network, passes, 1, "positive")
+    resident.close()
+    assert repeated == [("positive", latents(0).shape)] * (not streamed)
+
+
+def test_a_step_is_skipped_if_none_of_its_passes_is_computed(network: nn.Module) -> None:
+    skips, counts, x = {"positive": {1, 2, 3, 5}, "negative": {2, 3, 4, 5}}, list[int](), torch.zeros(1)
+    with open_passes(STEP_CACHES["taylorseer"], 7, (), network, blocks(network, latents(0))) as passes:  # type: ignore[arg-type]
+        passes._branches = {
+            name: _Branch(lambda step, change, steps=steps: step in steps) for name, steps in skips.items()
+        }
+        for _ in range(7):
+            for name in skips:
+                passes(name, x, lambda: x)
+            counts.append(passes.skipped)
+    assert counts == [0, 0, 1, 2, 2, 3, 3]
+
+
+def test_a_cache_is_planned_with_the_tensors_that_it_keeps() -> None:
+    sizes = {name: cache.state_bytes(100, 60, 8, 2, 1000) for name, cache in STEP_CACHES.items()}
+    noisy, whole = 60 * 8 * 2, 100 * 8 * 2
+    signals = dict.fromkeys(("teacache-gentle", "teacache", "first-block"), noisy + whole)
+    assert sizes == {**signals, "magcache": noisy, "taylorseer": 3000, "easycache": 3000}
