@@ -57,7 +57,7 @@ def test_a_lora_that_fits_is_added_to_a_clone(comfy: Comfy) -> None:
     assert clip is None
     assert "style.safetensors changes 1 weight of the model." in text
     assert "1 of 2 keys of the file fit nothing here: layer.odd." in text
-    encoder, model.patches = SimpleNamespace(patcher=ModelPatcher()), {"layer": [1], "b": [1, 1, 1]}
+    encoder, model.patches = SimpleNamespace(patcher=ModelPatcher()), {"layer": [1], "a": [1], "b": [1]}
     encoder.patcher.patches["b"] = [1]
     (changed, clip), text = run("ROCMLoRALoader", model=model, clip=encoder, **STRENGTHS)
     assert "style.safetensors changes 1 weight of the model and 1 of the text encoder." in text

@@ -178,7 +178,7 @@ def test_packages_that_are_missing_are_named_with_the_command(
     (comfy.root / "diffusion_models").mkdir()
     write(comfy.root / "diffusion_models" / "a.gguf")
     monkeypatch.setattr("rocm_nodes.loaders.version_of", lambda name: "")
-    with pytest.raises(InputError, match="it lacks gguf, diffusers.* Install what is missing: .*-m pip"):
+    with pytest.raises(InputError, match=r"it lacks gguf, diffusers.* Install what is missing: .*-m pip"):
         run("ROCMOptimizedUNetLoader", unet_name="a.gguf")
 
 
