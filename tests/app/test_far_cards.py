@@ -1,5 +1,6 @@
 """Both ends of a card of another machine, over doubles of Ray and of the engine: who has it, what is carried."""
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,7 +236,8 @@ def test_cards_come_go_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def add(engine: Any) -> None:
         cards[engine.card.label] = engine.card
-        calls.append(f"adds {engine._command[-1].partition('action')[2]}")
+        told = json.loads(engine._command[-1])
+        calls.append(f"adds {[told[name] for name in ('action', 'card', 'owner', 'machine')]}")
 
     service: Any = SimpleNamespace(expect_cards=lambda why: calls.append(f"expects {why}"), add_engine=add)
     task: Any = ClusterTask("a:1", owner="me", machine="here")
@@ -246,7 +248,7 @@ def test_cards_come_go_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     end = [(card.away, card.reported_bytes) for card in cards.values()]
     assert calls == [
         "expects No machine of the cluster has one now.", "[]",
-        'adds ": "make", "owner": "me", "machine": "here", "devices": "auto", "node_label": "", "card": "desk-0"}',
+        "adds ['make', 'desk-0', 'me', 'here']",
         "expects No machine of the cluster has one now.", "[('', 5)]",
         "expects No machine of the cluster has one now.", "[('Other.', 5)]",
         "expects No machine of the cluster has one now.", "[('Its machine is out of reach.', 5)]",
