@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import EngineDied, EngineProcess, Orders
+from app.jobs.making.engine_client import EngineDied, EngineProcess, Orders, Trial
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, JobStarted, StepDone, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import (
@@ -188,6 +188,39 @@ def test_a_cancel_is_for_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.cancel.is_cancelled, sent) == (True, [])
     hear("cancel b")
     assert sent == [Cancelled(job="b", time=0.0, video=None, frames=0)]
+
+
+ENGINE = """
+import json, os, sys
+for line in sys.stdin:
+    order = json.loads(line)
+    print("words of", order["job"], os.environ["MARK"], sys.argv[-1], file=sys.stderr, flush=True)
+    if order["job"] == "dies":
+        os._exit(3)
+    trial = None if order["blocklist"] == [] else {"case": "a case", "rung": order["blocklist"][0]["rung"]}
+    print(json.dumps({"trial": trial}))
+    for job in ("another", order["job"]):
+        print(json.dumps({"event": "cancelled", "job": job, "time": 1.0, "video": None, "frames": 0}))
+    sys.stdout.flush()
+"""
+
+
+def test_an_engine_that_died_is_started_again_and_only_its_last_job_explains_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARK", "environment")
+    engine = EngineProcess((sys.executable, "-c", ENGINE), {"MARK": "own"})
+    pids = list[int | None]()
+    for name in ("first", "dies", "last"):
+        job, events = job_for(tmp_path, "demo", "", name), list[Event]()
+        try:
+            events = reported(engine.run(job, blocklist={Trial("x", "taps"): "it died"}))
+        except EngineDied as died:
+            assert (died.exit_code, died.errors, name) == (3, "words of dies own WARNING\n", "dies")
+        assert [event.job for event in events] == ([] if name == "dies" else [name])
+        pids.append(engine.pid)
+    assert pids[0] == pids[1] != pids[2]
+    engine.close()
 
 
 def test_a_cancel_while_the_libraries_load_ends_the_job(

@@ -1,4 +1,4 @@
-"""Both ends of a card of another machine, over doubles of Ray and of the engine: who has it, what is carried."""
+"""Both ends of a card of another machine, over doubles of Ray and the engine: who has it, what is carried."""
 
 import json
 import threading
@@ -220,8 +220,10 @@ def test_which_cards_of_a_cluster_may_be_used(monkeypatch: pytest.MonkeyPatch) -
 def test_cards_come_go_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, over, cards = list[str](), threading.Event(), dict[str, VideoCard]()
     facts = {"name": "cpu", "kind": "cpu", "arch": "", "total_bytes": 2**33}
-    desk = {"name": "desk-0", "label": "card 0 of desk", "facts": facts, "machine": "desk", "models": ["demo"],
-            "cap_bytes": 0, "used_bytes": 5, "away": ""}  # fmt: skip
+    desk = {
+        "name": "desk-0", "label": "card 0 of desk", "facts": facts, "machine": "desk", "models": ["demo"],
+        "cap_bytes": 0, "used_bytes": 5, "away": "",
+    }  # fmt: skip
     rounds = iter([
         [[], [desk], [desk | {"away": "Other."}], []], InputError("Not private.", "Do."), [[desk]], [],
     ])  # fmt: skip

@@ -295,9 +295,8 @@ def test_what_a_worker_makes_of_commands_and_failures(tmp_path: Path, snapshot: 
             worker, _ = worker_of(_passes_on=lambda worker, job: "Another goes on.", **facts)
             trouble = worker._passing_trouble(replace(job, folder=folder), failed)
             lines.append(f"{code} {folder.name == 'gone'} {facts}: {trouble}")
-        lines.append(
-            f"  goes elsewhere: {worker._goes_elsewhere(job, failed)!r}, away {getattr(worker.card, 'away', '')!r}"
-        )
+        reason, away = worker._goes_elsewhere(job, failed), getattr(worker.card, "away", "")
+        lines.append(f"  goes elsewhere: {reason!r}, away {away!r}")
     assert "\n".join(lines) == snapshot
 
 
