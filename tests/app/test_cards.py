@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.cards import NamedCard, VideoCard, list_cards, parse_devices, with_unique_keys
+from app.machine import _nvidia_card, machine_of_card, output_of, this_machine
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.planning.budget import Budget, DoesNotFit
 from diffusers_helper.planning.profiles import CAP_VARIABLE, HELPER_VARIABLE, Machine, detect, profile_for
@@ -58,6 +59,34 @@ def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
     kinds = [(one.arch, one.total_bytes) for one in found]
     assert kinds == [("gfx1201", 16 * 10**9), ("gfx1100", 24 * 10**9)]
     assert detect(parse_devices("cpu", list_cards(root))[0], root).kind == "cpu"
+
+
+def test_a_machine_is_described_by_name_and_by_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, kind, arch, is_apu in (
+        ("gfx1100:24", "rocm", "gfx1100", False), ("gfx1151:24", "rocm", "gfx1151", True),
+        ("gfx103x:24", "rocm", "gfx1030", False), ("cdna:24", "rocm", "gfx942", False),
+        ("gfx90a:24", "rocm", "gfx90a", False), ("cuda:24", "cuda", "", False), ("cpu:24", "cpu", "", False),
+    ):  # fmt: skip
+        family = text.partition(":")[0]
+        assert machine_of_card(text) == Machine(kind, arch, f"{family} with 24 GB", 24 * GB, is_apu=is_apu)
+    assert machine_of_card("cpu:9999.9").total_bytes == gb_bytes(9999.9)
+    with pytest.raises(InputError, match="card is 'cpu:10000'"):
+        machine_of_card("cpu:10000")
+    asked = list[tuple[str, ...]]()
+    monkeypatch.setattr("app.machine.detect", lambda *_: Machine("cuda", "", "a card", 0))
+    monkeypatch.setattr("app.machine.output_of", lambda *words: asked.append(words) or "RTX, a, 32607\nB, 1")
+    for visible, chosen in (("GPU-a,GPU-b", ("--id", "GPU-a")), ("", ())):
+        _nvidia_card.cache_clear()
+        machine = this_machine({"CUDA_VISIBLE_DEVICES": visible})
+        assert (machine.name, machine.total_bytes) == ("RTX, a", 32607 * 2**20)
+        assert asked.pop()[1:-2] == chosen
+    _nvidia_card.cache_clear()
+
+
+def test_a_program_that_cannot_answer_says_nothing() -> None:
+    assert output_of("sh", "-c", "echo ' a b '; cat") == "a b"
+    for command in (("sh", "-c", "echo a; exit 3"), ("sleep", "60"), ("no-such-program",)):
+        assert output_of(*command, seconds=0.2) == ""
 
 
 def test_cards_with_one_name_get_numbers_and_sizes_are_told() -> None:

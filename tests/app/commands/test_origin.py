@@ -55,7 +55,8 @@ def test_where_jobs_come_from(
         f"{json.dumps(boat)}\n{json.dumps(boat | {'seed': 4, 'prompt': 'b'})}\n"
     )
     story(
-        f"{add} --prompt 'a ball' --mode forward --wait", f"{add} --mode forward --prompt b --variants 2 --seed 5",
+        f"{add} --prompt 'a ball' --mode forward --wait",
+        f"{add} --mode forward --prompt b --variants 2 --seed 5",
         f"{add} --prompt c --steps 3 --cfg 2 --save-preset mine",
         "generate --image TMP/picture.png --preset mine --seed 8 --cfg 1",
         "generate --batch TMP/a.jsonl --steps 3 --wait --yes", "generate --batch TMP/a.jsonl --dry-run",

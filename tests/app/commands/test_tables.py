@@ -189,12 +189,13 @@ def test_a_followed_job_is_told_by_its_events_its_waits_and_the_passing_of_time(
         show=lambda event: heard.append(type(event).__name__), report=heard.append,
         tick=lambda: heard.append("ticks"),
     )  # fmt: skip
+    states = iter(["running", "queued"])
     service: Any = SimpleNamespace(
-        events=lambda job: [1, 2, 3], job=lambda job: job_of(state="running"),
+        events=lambda job: [1, 2, 3], job=lambda job: job_of(state=next(states)),
         follow=lambda job, after: iter([heard.append(f"after {after}"), *items][1:]),
     )  # fmt: skip
     assert generate._show(service, job_of(), 2, display, "o") == FINISHED
-    assert heard == ["begins after [1, 2]", "after 2", "Failed", "ticks", "Full.", "ticks", "Finished"]
+    assert heard == ["begins after [1, 2]", "after 2", "Failed", "ticks", "Full.", "Finished"]
     items[:] = [(1, StepDone(**ABOUT, section=1, step=1, steps=2))]
     assert generate._show(service, job_of(), 0, display, "o") is None
 
