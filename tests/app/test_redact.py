@@ -27,10 +27,9 @@ def test_folders_get_names_innermost_first_and_through_links_and_short_names_sta
     assert redact.without_paths(text).count("<tmp>") == 4
     redact.name_folder(tmp_path / "link", "models")
     redact.name_folder(tmp_path / "real" / "in", "inner")
-    rest = str(tmp_path).rpartition("/")[2]
-    assert (
-        redact.without_paths(text).replace(f"{rest}/", "")[:38] == "<inner>/a <models>/b <models>/c <tmp>/p"
-    )
+    *known, last = redact.without_paths(text).split()
+    assert known == ["<inner>/a", "<models>/b", "<models>/c"]
+    assert (last[:6], last[-9:]) == ("<tmp>/", "/really/d")
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
     monkeypatch.setattr("socket.gethostname", lambda: "al")
     assert redact.without_names("Ann on al, annex, ann's") == "<user> on al, annex, <user>'s"
