@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch import batch_lines, random_seed, read_batch, variants
-from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import MAX_SEED, GenerationRequest
@@ -18,7 +17,6 @@ from tests.app.conftest import Longtake
 from tests.support.clips import scene
 from tests.support.films import write_film
 from tests.support.jobs import write_blank_model, write_picture
-from tests.support.program import Program
 
 SCRIPTS = 'Ein rotes Boot, 红色的船 🛶, "quoted"'
 
@@ -146,34 +144,3 @@ def test_a_batch_with_a_problem_starts_nothing(
     reported = longtake("generate", "--batch", "b.csv", code=2)
     assert reported.startswith("b.csv, line 2: vae_tile is 7; expected")
     assert not (folder / "outputs").exists()
-
-
-def test_a_dry_run_prints_what_would_be_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
-) -> None:
-    monkeypatch.chdir(folder)
-    write(folder, "a.jsonl", '{"image": "boat.png", "prompt": "a", "seed": 4}')
-    options = ("--variants", 2, "--steps", 3, "--dry-run", "--json")
-    lines = longtake("generate", "--batch", "a.jsonl", *options).splitlines()
-    made = [GenerationRequest.from_dict(json.loads(line)) for line in lines]
-    assert [(one.seed, one.steps, one.prompt) for one in made] == [(4, 3, "a"), (5, 3, "a")]
-    assert not (folder / "outputs").exists()
-
-
-def test_all_videos_of_a_batch_are_made_in_their_order(program: Program) -> None:
-    scripts = ["sections=1 steps=1", "fault=error at=1", "sections=2 steps=1"]
-    lines = [json.dumps({"image": "picture.png", "prompt": script}) for script in scripts]
-    write(program.folder, "a.jsonl", *lines)
-    code, out, err = program.run(
-        "generate", "--batch", "a.jsonl", "--model", str(program.model), "--out", str(program.outputs),
-        "--json",
-    )  # fmt: skip
-    ends = [event for event in map(json.loads, out.splitlines()) if event["event"] in ("finished", "failed")]
-    assert [(end["event"], end["frames"]) for end in ends] == [
-        ("finished", 37),
-        ("failed", 0),
-        ("finished", 73),
-    ]
-    assert code == 1, err
-    jobs = JobService(program.outputs).jobs()
-    assert [job.request.prompt for job in reversed(jobs)] == scripts

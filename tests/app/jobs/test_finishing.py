@@ -18,13 +18,13 @@ from app.ui.catalogue import Catalogue
 from app.ui.finish.endpoints import FinishCalls, VideoSource
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Finished, StageStarted, Warned, to_dict
+from diffusers_helper.events import Finished, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from tests.support.clips import scene
 from tests.support.films import write_film
 from tests.support.reported_jobs import job_of
-from tests.support.shared import Sharing, events, until, until_state
+from tests.support.shared import Sharing, events
 
 
 @pytest.fixture
@@ -65,28 +65,6 @@ def test_what_follows_a_video_is_queued_once_and_in_turn(
     seconds = second.request.finishing.result.seconds
     assert seconds != second.request.seconds
     assert f"{seconds:5.1f} s  trim 0.2- · enlarge 2: a blue ball" in capsys.readouterr().out
-
-
-def test_what_follows_a_resumed_video_is_shown_from_its_beginning(
-    sharing: Sharing, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    earlier = sharing.open(adopt=False)
-    job = sharing.add(earlier, then="reverse")
-    sharing.go(earlier, 4)
-    until(earlier, job, StageStarted, 2)
-    earlier.queue.pause(job.id)
-    sharing.go(earlier)
-    until_state(earlier, job, "paused")
-    earlier.stop()
-    service = sharing.open(start=False)
-    sharing.go(service)
-    monkeypatch.setattr("app.commands.generate.JobService", lambda outputs: service)
-    assert main(["generate", "--resume", job.id, "--outputs", str(sharing.outputs), "--json"]) == 0
-    shown = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    (following,) = service.history.made_by(press_after(job.id))
-    assert [event for event in shown if event["job"] == following.id] == [
-        to_dict(event) for event in service.events(following.id)
-    ]
 
 
 def test_what_cannot_follow_is_said_and_the_video_is_finished(sharing: Sharing) -> None:

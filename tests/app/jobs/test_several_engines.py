@@ -11,7 +11,7 @@ from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.queue.endpoints import JobCalls
-from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, Warned
+from diffusers_helper.events import Event, Finished, SectionFinished, Warned
 from diffusers_helper.planning.profiles import CAP_VARIABLE
 from tests.support.jobs import states_of, wait_until
 from tests.support.shared import Sharing, events, until, until_state
@@ -46,23 +46,6 @@ def test_each_engine_takes_the_next_job_of_the_queue(sharing: Sharing) -> None:
         engine.go(1000)
     assert all(isinstance(events(service, job)[-1], Finished) for job in jobs)
     assert [states_of(job.folder).count("queued") for job in jobs] == [1] * 5
-
-
-def test_a_command_concerns_its_own_job_alone(sharing: Sharing) -> None:
-    service, engines, jobs = open_with(sharing, 2, 3, seconds=3.6)
-    service.start()
-    wait_until(lambda: running(service, jobs) == [0, 1])
-    service.queue.cancel(jobs[0].id)
-    assert isinstance(events(service, jobs[0])[-1], Cancelled)
-    wait_until(lambda: running(service, jobs) == [1, 2])
-    service.queue.pause(jobs[1].id)
-    until_state(service, jobs[1], "paused")
-    assert running(service, jobs) == [2]
-    service.queue.resume(jobs[1].id)
-    wait_until(lambda: running(service, jobs) == [1, 2])
-    for engine in engines:
-        engine.go(1000)
-    assert all(isinstance(events(service, job)[-1], Finished) for job in jobs[1:])
 
 
 def test_the_queue_counts_all_engines(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
