@@ -28,6 +28,7 @@ from diffusers_helper.events import Cancelled, Failed, Finished, StepDone
 from diffusers_helper.machine.signals import SIGINT, SIGTERM
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.reported_jobs import job_of
+from tests.support.shared import Sharing
 
 ABOUT: dict[str, Any] = {"job": "j", "time": 1.0}
 OUTPUTS = "my videos"
@@ -158,6 +159,25 @@ def test_jobs_are_followed_one_after_the_other_and_the_first_code_counts(
         last = {*names, *(job.id for job in jobs)}
         assert heard[: len(words) + 1] == [*expected, "stops"]
         assert {*heard[len(words) + 1 :]} == {f"ends {name}" for name in last}
+
+
+def test_what_goes_on_has_its_model_and_fits(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, service = list[str](), sharing.open(start=False)
+    monkeypatch.setattr(generate, "provide_model", lambda model, _: heard.append(model))
+    monkeypatch.setattr(generate, "check_changes_of", lambda _, job: heard.append(job))
+    over, ended = (sharing.add(service).id for _ in range(2))
+    for job, state in ((over, "finished"), (ended, "cancelled")):
+        service.queue.store.enter(job, "running")
+        service.queue.store.enter(job, state)  # pyright: ignore[reportArgumentType]
+    for resumed, parent, expected in (
+        (None, over, ["demo"]), (over, None, []), (ended, None, ["demo", ended]), (None, None, []),
+    ):  # fmt: skip
+        heard.clear()
+        asked: Any = SimpleNamespace(
+            outputs=sharing.outputs, resume=resumed, branch=parent, in_process=resumed == ended
+        )
+        opened = generate.open_service(asked)
+        assert (heard, opened._engines[0].restarts) == (expected, resumed != ended)
 
 
 def test_how_a_job_is_left_is_told(
