@@ -259,3 +259,90 @@ def test_cards_come_go_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
         *["expects The cluster at a:1 is out of reach."] * 2,
     ]  # fmt: skip
     assert end == [("The cluster at a:1 is out of reach.", 5)]
+
+
+def test_a_machine_gives_its_cards_on_a_node_of_its_own_and_again_after_each_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard, rounds = list[str](), iter(list[list[dict[str, str]]]())
+
+    def wait(seconds: float) -> None:
+        heard.append(f"{seconds:g} s")
+        if heard.count("5 s") == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "list_cards", list)
+    monkeypatch.setattr(cluster, "say", heard.append)
+    monkeypatch.setattr(cluster, "complain", heard.append)
+    monkeypatch.setattr(cluster.time, "sleep", wait)
+    monkeypatch.setattr(ClusterTask, "lines", lambda task: heard.append(task.action) or next(rounds))
+    node = SimpleNamespace(terminate=lambda: heard.append("ends"), wait=lambda: heard.append("waits"))
+    monkeypatch.setattr(
+        cluster.subprocess, "Popen", lambda command, **_: heard.append(" ".join(command[1:4])) or node
+    )
+    for address in ("a:1", "auto"):
+        heard.clear()
+        rounds = iter([[], [], [{"cards": "card 0"}], []])
+        with pytest.raises(KeyboardInterrupt):
+            cluster.join(ClusterTask(address, devices="cpu"))
+        begin = ["start --address=a:1 --num-gpus=0", "host"] if address == "a:1" else ["host"]
+        end = ["ends", "waits"] if address == "a:1" else []
+        lost = f"The cluster at {address} is out of reach. This is tried again until it is back."
+        given = f"These cards make the videos of {address} until you press Ctrl-C: card 0."
+        tries = [[*end, lost], end, [given, *end], [*end, lost]]
+        assert heard == [word for rest in tries for word in (*begin, *rest, "5 s")]
+
+
+def test_the_actors_of_a_machine_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [{"namespace": "longtake", "name": name} for name in ("desk-0", "gone")]
+    entries.append({"namespace": "other", "name": "theirs"})
+    waits, made, clock = list[float](), list[Any](), [0.0]
+
+    def get_actor(name: str, namespace: str) -> str:
+        if name == "gone":
+            raise ValueError("it has ended")
+        return f"{name} of {namespace}"
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+        waits.append(seconds)
+        if len(waits) == 2:
+            entries.clear()
+
+    def options(**facts: Any) -> Any:
+        return SimpleNamespace(remote=lambda *arguments: made.append((facts, arguments)) or facts["name"])
+
+    nodes = [
+        {"Alive": False, "NodeID": "dead", "Resources": {"label": 1}},
+        {"Alive": True, "NodeID": "another", "Resources": {}},
+        {"Alive": True, "NodeID": "own", "Resources": {"label": 1}},
+    ]
+    ray: Any = SimpleNamespace(
+        util=SimpleNamespace(list_named_actors=lambda all_namespaces: [*entries]), get_actor=get_actor,
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "here"), nodes=lambda: nodes,
+        remote=lambda **limits: lambda kind: SimpleNamespace(options=options),
+    )  # fmt: skip
+    place = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node_id, soft: (node_id, soft))
+    monkeypatch.setattr(cluster, "import_module", lambda name: place)
+    monkeypatch.setattr(cluster, "list_cards", list)
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=wait))
+    assert cluster.list_actors(ray) == {"desk-0": "desk-0 of longtake"}
+    entries[0]["name"] = "desk-cpu"
+    task = ClusterTask("a:1", machine="desk", devices="cpu,cpu", node_label="label")
+    assert cluster.host_cards(ray, task) == {"desk-cpu": "desk-cpu", "desk-cpu-2": "desk-cpu-2"}
+    assert (waits, [facts["scheduling_strategy"] for facts, _ in made]) == ([1.0, 1.0], [("own", False)] * 2)
+    assert [arguments[1:] for _, arguments in made] == [("processor 1", "desk"), ("processor 2", "desk")]
+    entries.append({"namespace": "longtake", "name": "desk-cpu"})
+    with pytest.raises(InputError, match="Another machine has joined as desk"):
+        cluster.host_cards(ray, task)
+    assert clock[0] > 60.0
+
+
+def test_one_public_address_of_a_name_is_enough_to_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(0, 0, 0, "", (address, 0)) for address in ("192.168.1.2", "8.8.8.8")]
+    monkeypatch.setattr(cluster.socket, "getaddrinfo", lambda host, port: found)
+    with pytest.raises(InputError, match="desk is not in a private network"):
+        cluster.check_private("desk:1", is_public=False)
+    cluster.check_private("desk:1", is_public=True)
+    del found[1]
+    cluster.check_private("desk:1", is_public=False)
