@@ -289,7 +289,7 @@ def test_a_machine_gives_its_cards_on_a_node_of_its_own_and_again_after_each_los
         end = ["ends", "waits"] if address == "a:1" else []
         lost = f"The cluster at {address} is out of reach. This is tried again until it is back."
         given = f"These cards make the videos of {address} until you press Ctrl-C: card 0."
-        tries = [[*end, lost], end, [given, *end], [*end, lost]]
+        tries = [[*end, lost], end, [given, *end, lost], end]
         assert heard == [word for rest in tries for word in (*begin, *rest, "5 s")]
 
 
