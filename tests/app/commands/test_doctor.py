@@ -139,6 +139,12 @@ def test_what_is_wrong_is_told_with_a_remedy(
     assert "\n".join(lines) == snapshot(name="models and memory")
 
 
+def test_swap_is_a_fault_only_where_memory_is_short(root: Path) -> None:
+    for available, swap_free, level in ((5, 1, "note"), (5, 7, "ok"), (60, 1, "ok"), (7, 1, "ok")):
+        write_memory(root, 64 * GB, available * GB, swap=8 * GB, swap_free=swap_free * GB)
+        assert [finding.level for finding in doctor._memory(root)] == ["ok", level]
+
+
 @pytest.mark.parametrize("name", ["wsl", "laptop-780m-egpu", "ryzen-7000-geforce"])
 def test_other_machines(name: str, root: Path, snapshot: SnapshotAssertion) -> None:
     on_processor = look(root, CPU)

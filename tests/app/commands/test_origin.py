@@ -1,15 +1,20 @@
 """Tests of `generate` with a recipe and with a branch."""
 
+import argparse
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 from syrupy.assertion import SnapshotAssertion
 
+from app.commands import origin
 from app.jobs.service import JobService
 from diffusers_helper.conditions.picture_file import plain_png
+from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Span
 from diffusers_helper.provenance.metadata import png_chunks
@@ -79,6 +84,35 @@ def test_where_jobs_come_from(
         "generate --branch job-c --longer 1.2 --wait --steps 3",
     )  # fmt: skip
     assert story.transcript() == snapshot
+
+
+def test_models_that_are_not_here_are_got_once_or_refused_before_anything_is_queued(
+    tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, plain = list[Any](), origin.provide_model
+    monkeypatch.setattr(origin, "NotHere", lambda absence: InputError("It is not here.", "Get it."))
+    monkeypatch.setattr(origin, "download", lambda model, as_json: heard.append(model.name))
+    for model, asked, room, got in (
+        ("demo", {"yes": False}, True, []), ("framepack-f1", {"yes": True}, True, ["framepack-f1"]),
+        ("framepack-f1", {"yes": True, "dry_run": True}, True, []),
+        ("framepack-f1", {"yes": True}, False, None),
+        ("framepack-f1", {"yes": False, "dry_run": True}, True, None),
+    ):  # fmt: skip
+        absence = None if model == "demo" else SimpleNamespace(has_room=room)
+        monkeypatch.setattr(origin, "absence_of", lambda info, absence=absence: absence)
+        heard.clear()
+        with pytest.raises(InputError, match="not here") if got is None else nullcontext():
+            plain(model, argparse.Namespace(**asked))
+        assert heard == (got or [])
+    monkeypatch.setattr(origin, "provide_model", lambda model, _: heard.append(model))
+    monkeypatch.setattr(origin, "check_plan", lambda request, image=None: heard.append(type(image)))
+    (tmp_path / "a.jsonl").write_text('{"model": "framepack-f1", "prompt": "a"}\n{"prompt": "b"}\n' * 2)
+    longtake("generate", "--batch", tmp_path / "a.jsonl", "--dry-run")
+    assert heard == [*[type(None)] * 4, "framepack-f1", "demo"]
+    heard.clear()
+    write_still(tmp_path / "still.png")
+    longtake("generate", "--recipe", tmp_path / "still.png", "--model", "demo", "--dry-run")
+    assert heard == [bytes, "demo"]
 
 
 def test_words_alone_make_a_video_also_from_its_recipe(tmp_path: Path, longtake: Longtake) -> None:
