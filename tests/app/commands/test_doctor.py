@@ -114,15 +114,18 @@ def test_what_is_wrong_is_told_with_a_remedy(
         lines += [f"> {name}", *changed(look(root, facts, **environ), others)]
     assert "\n".join(lines) == snapshot(name="torch and environment")
     monkeypatch.setattr(doctor, "version_of", lambda _: "")
+    monkeypatch.setattr(doctor, "rocm_of_torch", lambda: (10,))
+    assert "expandable segments" not in "".join(look(root, ROCM, **ODD))
     lines = ["> a model that does not exist", *changed(look(root, ROCM, "nope"), usual)]
     lines += ["> a model without its files", *changed(look(root, ROCM, "framepack-f1"), usual)]
     local = Local(folder=root / "cache")
     local.calibration.write("gfx1100", {"decode": 1.5, "sample": 1.25})
-    key = shape_key(24, 18485, 128, "bfloat16")
-    sage = {"milliseconds": 500.0, "error": 0.0142, "bytes": 0}
-    for candidate, result in {"sage": sage, "kitchen": {"failed": "no kernel"}}.items():
-        with local.routes.trying(KernelCase("attention", "gfx1100", key), candidate) as results:
-            results.append(result)
+    for tokens, error in ((9242, 0.0133), (18485, 0.0142), (40000, 0.0133)):
+        key = shape_key(24, tokens, 128, "bfloat16")
+        sage = {"milliseconds": 500.0, "error": error, "bytes": 0}
+        for candidate, result in {"sage": sage, "kitchen": {"failed": "no kernel"}}.items():
+            with local.routes.trying(KernelCase("attention", "gfx1100", key), candidate) as results:
+                results.append(result)
     lines += ["> after trials", *changed(look(root, ROCM, local=local), usual)]
     accepted = look(root, ROCM, local=local, LONGTAKE_ATTENTION_DEVIATION="2")
     lines += ["> with more deviation", *changed(accepted, usual)]
