@@ -142,7 +142,13 @@ def test_what_is_wrong_is_told_with_a_remedy(
     assert "\n".join(lines) == snapshot(name="models and memory")
 
 
-def test_swap_is_a_fault_only_where_memory_is_short(root: Path) -> None:
+def test_swap_is_a_fault_only_where_memory_is_short_and_the_disk_is_that_of_the_nearest_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for free, level in ((2 * GB, "ok"), (2 * GB - 1, "note")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        disk = doctor._disk(root / "a" / "b" / "c")
+        assert (disk.level, disk.text) == (level, f"2 GB free in {root}")
     for available, swap_free, level in ((5, 1, "note"), (5, 7, "ok"), (60, 1, "ok"), (7, 1, "ok")):
         write_memory(root, 64 * GB, available * GB, swap=8 * GB, swap_free=swap_free * GB)
         assert [finding.level for finding in doctor._memory(root)] == ["ok", level]
