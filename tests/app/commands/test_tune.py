@@ -107,18 +107,6 @@ def six_cases(monkeypatch: pytest.MonkeyPatch, case: ConvCase) -> list[ConvCase]
     return cases
 
 
-def test_the_summary_for_people(
-    tiny_model: Path, six_cases: list[ConvCase], capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tiny_model) == 0
-    shown = capfd.readouterr()
-    assert "6 shapes: " in shown.out
-    assert "times as fast" in shown.out
-    assert str(routes_folder()) in shown.out
-    assert "shape 6 of 6: measured the plain way " in shown.err
-    assert "miopen" not in shown.out + shown.err  # the CPU has none
-
-
 def test_the_aspect_is_width_to_height(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
