@@ -162,25 +162,6 @@ def test_a_killed_program_leaves_an_order_that_the_next_one_executes(
 
 
 @pytest.mark.slow
-def test_two_programs_fetch_each_file_once(studio: Studio, hub: Hub, cache: Path, tmp_path: Path) -> None:
-    hub.gate.clear()
-    second = Downloads(tmp_path / "other" / "downloads", lambda: None)
-    for downloads in (studio.service.downloads, second):
-        downloads.get(INFO.name)
-        downloads.start()
-    try:
-        wait_until(lambda: here(cache, "transformer") >= 2**20)
-        wait_until(lambda: second.progress(INFO.name).done_bytes)
-        hub.gate.set()
-        wait_until(lambda: absence_of(INFO) is None)
-        wait_until(lambda: not second.progress(INFO.name).activity)
-    finally:
-        second.stop()
-    paths = [path for path, _ in hub.asked]
-    assert len(paths) == len(set(paths))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -306,6 +287,82 @@ def test_a_model_is_told_by_what_happens_to_it(
         downloads._running[kind, name] = task  # pyright: ignore[reportArgumentType]
         tell(f"{kind}, {'over' if task.is_over else 'running'}")
     assert lines == snapshot
+
+
+def test_orders_are_executed_by_one_program_at_a_time_and_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, parts, names, changes = list[str](), ["a part"], [INFO.name], list[int]()
+
+    class Process:
+        is_over = has_failed = False
+        message, remedy, total = "No room.", "Free it.", 0
+
+        def __init__(self, task: str, name: str, *, lock: Any) -> None:
+            self.lock = lock
+            heard.append(f"begins to {task} {name}")
+
+        def end(self) -> None:
+            heard.append("ends")
+            self.lock.release()
+
+    monkeypatch.setattr(manager, "ModelProcess", Process)
+    monkeypatch.setattr(manager, "missing_components", lambda _: parts)
+    monkeypatch.setattr(manager, "model_names", lambda: names)
+    monkeypatch.setattr(manager, "absence_of", lambda _: SimpleNamespace(has_room=True) if parts else None)
+    (tmp_path / "longtake").mkdir()
+    first, second = (Downloads(tmp_path / "longtake" / "downloads", lambda: changes.append(1)) for _ in "ab")
+
+    def looks(*programs: Downloads) -> list[str]:
+        heard.clear()
+        for program in programs:
+            program._update()
+        return [*heard]
+
+    def running() -> Any:
+        (process,) = [*first._running.values(), *second._running.values()]
+        return process
+
+    first.get(INFO.name)
+    for name, content in (("demo", "{"), ("wan-5b", '{"state": 1}'), ("wan-a14b", "[]")):
+        (tmp_path / "longtake" / "downloads" / f"{name}.json").write_text(content)
+    begun, order = f"begins to get {INFO.name}", first._folder / f"{INFO.name}.json"
+    assert (looks(first, second), looks(first, second)) == ([begun], [])
+    running().is_over = running().has_failed = True
+    assert looks(first, second) == ["ends"]
+    assert second._orders() == {INFO.name: DownloadOrder("failed", "No room.", "Free it.")}
+    second.get(INFO.name)
+    assert looks(second, first) == [begun]
+    before = len(changes)
+    first.pause(INFO.name)
+    assert (looks(second), first._orders()[INFO.name].state, len(changes)) == (["ends"], "paused", before + 2)
+    first.get(INFO.name)
+    assert looks(first) == [begun]
+    names.clear()  # a user has removed it
+    assert looks(first) == ["ends"]
+    names.append(INFO.name)
+    looks(first)
+    running().is_over = True
+    parts.clear()
+    assert (looks(first), order.exists()) == (["ends"], False)
+    first.get(INFO.name)
+    assert not order.exists()  # all of it is here
+    parts.append("a part")
+    first.get(INFO.name)
+    assert looks(first) == [begun]
+    before = len(changes)
+    first.cancel(INFO.name)
+    assert (heard[1:], order.exists(), len(changes)) == (["ends"], False, before + 1)
+    first.get(INFO.name)
+    assert looks(first) == [begun]
+
+    def fail() -> None:
+        first._stopping.set()
+        raise OSError("The disk is away.")
+
+    monkeypatch.setattr(first, "_update", fail)
+    first._work()
+    assert (heard[1:], order.exists()) == (["ends"], True)  # for the next program
 
 
 def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
