@@ -381,6 +381,8 @@ def test_videos_are_finished_and_exported_as_the_commands_say(
     steps = heard.pop(1)
     assert sorted(steps.split(",")) == ["join:6", "reverse", "speed:0.5"]
     assert heard == [film, {"join": [other], "sound": str(sound), "crf": 20}]
+    assert main(["finish", str(film), "--sound", str(sound), "--out", str(tmp_path / "outputs")]) == 2
+    assert (heard[1], heard[2]["join"]) == ("speed:1", [])
 
     def exported(*arguments: Any, **more: Any) -> Any:
         heard[:] = [*arguments, more]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -289,22 +289,31 @@ def test_a_model_is_told_by_what_happens_to_it(
     assert lines == snapshot
 
 
+class Process:
+    """A process that does nothing, which tells when it begins and ends."""
+
+    heard: ClassVar = list[str]()
+    is_over = has_failed = False
+    message, remedy, total = "No room.", "Free it.", 0
+
+    def __init__(self, task: str, name: str, *, lock: Any) -> None:
+        self.lock = lock
+        self.heard.append(f"begins to {task} {name}")
+
+    def end(self) -> None:
+        self.heard.append("ends")
+        self.lock.release()
+
+
+def running(*programs: Downloads) -> Any:
+    (process,) = [process for program in programs for process in program._running.values()]
+    return process
+
+
 def test_orders_are_executed_by_one_program_at_a_time_and_end_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard, parts, names, changes = list[str](), ["a part"], [INFO.name], list[int]()
-
-    class Process:
-        is_over = has_failed = False
-        message, remedy, total = "No room.", "Free it.", 0
-
-        def __init__(self, task: str, name: str, *, lock: Any) -> None:
-            self.lock = lock
-            heard.append(f"begins to {task} {name}")
-
-        def end(self) -> None:
-            heard.append("ends")
-            self.lock.release()
+    heard, parts, names, changes = Process.heard, ["a part"], [INFO.name], list[int]()
 
     monkeypatch.setattr(manager, "ModelProcess", Process)
     monkeypatch.setattr(manager, "missing_components", lambda _: parts)
@@ -319,16 +328,13 @@ def test_orders_are_executed_by_one_program_at_a_time_and_end_with_it(
             program._update()
         return [*heard]
 
-    def running() -> Any:
-        (process,) = [*first._running.values(), *second._running.values()]
-        return process
-
     first.get(INFO.name)
     for name, content in (("demo", "{"), ("wan-5b", '{"state": 1}'), ("wan-a14b", "[]")):
         (tmp_path / "longtake" / "downloads" / f"{name}.json").write_text(content)
     begun, order = f"begins to get {INFO.name}", first._folder / f"{INFO.name}.json"
     assert (looks(first, second), looks(first, second)) == ([begun], [])
-    running().is_over = running().has_failed = True
+    process = running(first, second)
+    process.is_over = process.has_failed = True
     assert looks(first, second) == ["ends"]
     assert second._orders() == {INFO.name: DownloadOrder("failed", "No room.", "Free it.")}
     second.get(INFO.name)
@@ -342,7 +348,7 @@ def test_orders_are_executed_by_one_program_at_a_time_and_end_with_it(
     assert looks(first) == ["ends"]
     names.append(INFO.name)
     looks(first)
-    running().is_over = True
+    running(first).is_over = True
     parts.clear()
     assert (looks(first), order.exists()) == (["ends"], False)
     first.get(INFO.name)
