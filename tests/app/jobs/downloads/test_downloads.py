@@ -1,5 +1,6 @@
 """Tests of the downloads beside the queue, with a local double of the hub and a stand-in for the engine."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import Any, ClassVar
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from app.jobs.downloads import manager
+from app.jobs.downloads import manager, worker
 from app.jobs.downloads import process as process_module
 from app.jobs.downloads.manager import DownloadOrder, Downloads
 from app.jobs.downloads.process import Adding, ModelProcess
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models import downloads as core
 from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME, AddedComponent, AddedModel
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -159,36 +160,6 @@ def test_a_killed_program_leaves_an_order_that_the_next_one_executes(
     begins = [begin for path, begin in hub.asked[begun:] if "FramePack_F1" in path and WEIGHTS in path]
     assert begins
     assert begins[0] >= 2**20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("page", "web page in place of model.safetensors"),
-        ("huge", "Model framepack-f1 is not on this machine: 5120 GB to download"),
-    ],
-)
-def test_a_failure_is_told_and_mended_by_another_try(
-    studio: Studio, hub: Hub, fault: str, words: str
-) -> None:
-    if fault == "page":
-        hub.pages.add(WEIGHTS)
-    else:
-        hub.sizes[WEIGHTS] = 2**40
-    job = order(studio)
-    studio.service.start()
-    wait_until(lambda: activity(studio.service) == "failed")
-    now = studio.service.downloads.progress(INFO.name)
-    assert words in now.message
-    assert now.remedy
-    reported = f"Its model was not downloaded. {now.message}"
-    wait_until(lambda: studio.service.job(job.id).message == reported)
-    hub.pages.clear()
-    hub.sizes.clear()
-    studio.service.downloads.get(INFO.name)
-    studio.events(job)
-    assert absence_of(INFO) is None
 
 
 def test_no_order_is_taken_without_room(studio: Studio, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,13 +349,46 @@ def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.Mo
         told.append(adding.facts())
         with pytest.raises(InputError, match="Another model is being checked"):
             adding.add("another", {}, "")
-        if name == "bad":
-            raise InputError("It is damaged.", "Choose another.")
+        if name != "good":
+            raise (InputError if name == "bad" else LongtakeError)("It is damaged.", "Choose another.")
 
     monkeypatch.setattr(process_module, "_add", add)
-    with pytest.raises(InputError, match="damaged"):
-        adding.add("bad", {}, "")
-    assert adding.facts() == {"name": "", "seconds": 0, "problem": "It is damaged. Choose another."}
+    for name in ("bad", "worse"):
+        with pytest.raises(LongtakeError, match="damaged"):
+            adding.add(name, {}, "")
+        assert adding.facts() == {"name": "", "seconds": 0, "problem": "It is damaged. Choose another."}
     adding.add("good", {}, "")
     assert adding.facts() == {"name": "", "seconds": 0, "problem": ""}
-    assert [(facts["name"], facts["problem"]) for facts in told] == [("bad", ""), ("good", "")]
+    assert [(facts["name"], facts["problem"]) for facts in told] == [
+        ("bad", ""), ("worse", ""), ("good", ""),
+    ]  # fmt: skip
+
+
+def test_the_process_tells_its_progress_and_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(info: object, count: Any) -> Any:
+        for read, problems in ((7, ["p"]), (9, [])):
+            count(read)
+            yield SimpleNamespace(component="vae", checked="whole", problems=problems)
+
+    def get(info: object, tell: Any) -> None:
+        tell(3, 9)
+        raise LongtakeError("It broke.", "Try again.")
+
+    for name in ("ignore_ctrl_c", "end_with", "load_added_models", "find_model"):
+        monkeypatch.setattr(worker, name, lambda *_, **__: None)
+    monkeypatch.setattr(worker.sys, "stdin", SimpleNamespace(fileno=lambda: 0))
+    parts = [SimpleNamespace(here_bytes=size) for size in (6, 4)]
+    monkeypatch.setattr(worker, "installed_components", lambda _: parts)
+    monkeypatch.setattr(worker, "verify", verify)
+    monkeypatch.setattr(worker, "get_model", get)
+    about = {"part": "vae", "checked": "whole"}
+    verified = [(0, 10), (7, 10), about | {"problems": ["p"]}, (10, 10), about | {"problems": []}]
+    for task, code, told in (
+        ("verify", 0, verified),
+        ("get", 1, [(3, 9), {"message": "It broke.", "remedy": "Try again."}]),
+    ):
+        assert worker.main(task, "m") == code
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [tuple(line.values()) if "done_bytes" in line else line for line in lines] == told
