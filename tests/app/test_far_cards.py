@@ -1,6 +1,7 @@
 """Both ends of a card of another machine, over doubles of Ray and the engine: who has it, what is carried."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +198,32 @@ def test_a_relay_carries_files_before_events_and_dies_as_the_engine_did(
     assert "\n".join(lines).replace(str(tmp_path), "TMP") == snapshot
 
 
+def test_a_folder_that_cannot_be_written_ends_its_job_and_a_lost_card_the_relay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends, sent, connected = (
+        iter([relay._Unwritable(28, "Full", "/x"), "", RuntimeError("gone")]),
+        list[Any](),
+        list[str](),
+    )
+
+    def make(*_: object) -> str:
+        end = next(ends)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    monkeypatch.setattr(relay, "connect", lambda task: connected.append("ray") or Ray())
+    monkeypatch.setattr(Ray, "get_actor", lambda _, name: connected.append(name), raising=False)
+    monkeypatch.setattr(relay, "_make", make)
+    orders: Any = SimpleNamespace(take=lambda: Order("job", Path("x"), []))
+    relay._make_all(ClusterTask("a:1", card="desk-0"), orders, SimpleNamespace(send=sent.append))  # pyright: ignore
+    assert [(event.code, event.message) for event in sent] == [
+        ("disk_full", "The disk is full; the video cannot be written."), ("card_away", "Its machine is out of reach."),
+    ]  # fmt: skip
+    assert (connected[:2], connected.count("ray")) == (["ray", "desk-0"], 1)
+
+
 def test_which_cards_of_a_cluster_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     task, written = ClusterTask("a:1", owner="me"), list[Any]()
     told = {"free": ("", __version__), "mine": ("me", __version__), "theirs": ("other", __version__),
@@ -346,3 +373,22 @@ def test_one_public_address_of_a_name_is_enough_to_refuse_it(monkeypatch: pytest
     cluster.check_private("desk:1", is_public=True)
     del found[1]
     cluster.check_private("desk:1", is_public=False)
+
+
+def test_what_a_process_of_the_cluster_tells(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = "import sys; print('noise', file=sys.stderr)\nfor line in {}: print(line)"
+    lines = ['{"cards": []}', '{"refused": ["No.", "Do."]}']
+    monkeypatch.setattr(ClusterTask, "command", lambda _: (sys.executable, "-c", script.format(lines)))
+    for level in ("INFO", "WARNING"):
+        monkeypatch.setattr(cluster.logging, "getLevelName", lambda _, level=level: level)
+        told = ClusterTask("a:1").lines()
+        assert next(told) == {"cards": []}
+        with pytest.raises(InputError, match=r"No\. Do\."):
+            next(told)
+        assert ("noise" in capfd.readouterr().err) is (level == "INFO")
+    facts = {"name": "cpu", "kind": "cpu", "arch": "", "total_bytes": 2**33}
+    desk = {"label": "card", "facts": facts, "machine": "desk", "models": [], "away": "", "used_bytes": 5}
+    card = cluster.remote_card({**desk, "name": "Desk 0", "cap_bytes": 3 * 2**30})
+    assert (card.key, card.profile.cap_bytes.value, card.in_use) == ("desk-0", 3 * 2**30, "cpu of card")
