@@ -219,7 +219,8 @@ def test_a_folder_that_cannot_be_written_ends_its_job_and_a_lost_card_the_relay(
     orders: Any = SimpleNamespace(take=lambda: Order("job", Path("x"), []))
     relay._make_all(ClusterTask("a:1", card="desk-0"), orders, SimpleNamespace(send=sent.append))  # pyright: ignore
     assert [(event.code, event.message) for event in sent] == [
-        ("disk_full", "The disk is full; the video cannot be written."), ("card_away", "Its machine is out of reach."),
+        ("disk_full", "The disk is full; the video cannot be written."),
+        ("card_away", "Its machine is out of reach."),
     ]  # fmt: skip
     assert (connected[:2], connected.count("ray")) == (["ray", "desk-0"], 1)
 

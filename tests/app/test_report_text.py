@@ -91,7 +91,9 @@ def test_it_tells_versions_settings_events_and_the_fault_and_nothing_about_the_u
     ):  # fmt: skip
         assert private not in lowered, private
     append_event(outputs / JOB / "events.jsonl", failed(detail="x" * 100_000))
-    assert len(report_text(JobService(outputs), JOB)) < 15_000
+    text = report_text(JobService(outputs), JOB)
+    assert len(text) < 15_000
+    assert f"  | {8000 * 'x'}\n" in text
 
 
 def test_a_job_without_events_has_a_report_and_an_unknown_one_has_none(outputs: Path) -> None:
