@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from app.jobs.job import size_of
 from app.jobs.storage.rows import insert_row, row_of
 from app.jobs.storage.trash import removed_jobs
 from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import Studio
 from tests.support.shared import Sharing
 
@@ -39,6 +41,16 @@ def test_a_picture_that_is_lost_is_asked_for_or_given_anew(studio: Studio) -> No
     queue.edit(job.id, request, pictures={"image": studio.picture.read_bytes()})
     assert queue.job_with_request(job.id).request.prompt == "b"
     assert (job.folder / "input.png").is_file()
+
+
+def test_a_video_has_the_shape_of_its_picture_or_of_its_words(sharing: Sharing) -> None:
+    job = sharing.add(sharing.open(start=False), resolution=128)  # of a picture of 48 x 32 pixels
+    finishing = GenerationRequest(video="/o/a.mp4", finish="source:96x64*90@30,speed:2")
+    words = replace(job.request, image="", shape="9:16")
+    sizes = [size_of(replace(job, request=request)) for request in (job.request, words, finishing)]
+    assert sizes == [(160, 96), (96, 176), (96, 64)]
+    (job.folder / "input.png").unlink()
+    assert size_of(job) == (0, 0)
 
 
 def test_a_longer_video_waits_as_it_is_asked_to(sharing: Sharing) -> None:
