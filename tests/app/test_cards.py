@@ -54,6 +54,16 @@ def test_cards_are_in_the_order_of_the_bus_and_are_chosen_by_uuid(root: Path) ->
     ]  # fmt: skip
 
 
+def test_cards_of_nvidia_are_in_the_order_of_the_bus_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "00000000:41:00.0, GPU-B", "00000000:01:00.0, GPU-A", "no device"
+    monkeypatch.setattr("app.cards.amd_gpus", lambda root: [])
+    monkeypatch.setattr("app.cards.output_of", lambda *_: "\n".join(rows))
+    assert list_cards() == [
+        NamedCard(("0", "00000000:01:00.0", "gpu-a"), {"CUDA_VISIBLE_DEVICES": "GPU-A"}),
+        NamedCard(("1", "00000000:41:00.0", "gpu-b"), {"CUDA_VISIBLE_DEVICES": "GPU-B"}),
+    ]
+
+
 def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
     found = [detect(variables, root) for variables in parse_devices("0,1", list_cards(root))]
     kinds = [(one.arch, one.total_bytes) for one in found]
