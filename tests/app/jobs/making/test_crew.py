@@ -313,3 +313,18 @@ def test_whether_a_card_serves_and_how_much_of_its_memory_is_used() -> None:
     for used, machine, expected in ((7, "", 7), (0, "", 5), (0, "desk", 0)):
         card.used_bytes, card.machine = used, machine
         assert worker_of(card=card)[0].used_bytes == expected
+
+
+def test_a_job_that_was_asked_to_end_gets_the_time_of_a_stop_and_any_other_engine_is_killed() -> None:
+    for commands, command, waits in (
+        ("", None, False), ("wait", None, False), ("cancel", None, True), ("pause", None, True),
+        ("", "pause", True),
+    ):  # fmt: skip
+        worker, heard = worker_of(commands, _command=command, job="j", _orders=SimpleQueue())
+        joins = list[float]()
+        worker._thread = SimpleNamespace(
+            join=joins.append, is_alive=lambda joins=joins: [*map(round, joins)] not in ([3, 0], [0, 0])
+        )
+        worker._engine.kill = lambda heard=heard: heard.append("kills")
+        worker.stop(4.0)
+        assert ([*map(round, joins)], heard) == ([3, 0] if waits else [0, 0], ["kills"] * (2 - waits))
