@@ -29,6 +29,8 @@ def test_a_preset_comes_back_as_it_was(tmp_path: Path) -> None:
     save_preset(folder, START, {"steps": 4})
     assert start_settings(folder).settings == {"steps": 4}
     assert preset_names(folder) == ("nächtlich 夜", START)
+    longest = save_preset(folder, 50 * "x", {"steps": 4})
+    longest.unlink()
     (folder / "._nächtlich 夜.json").write_bytes(b"\0\5\26\7")  # the twin that a Mac writes
     remove_preset(folder, START)
     assert preset_names(folder) == ("nächtlich 夜",)

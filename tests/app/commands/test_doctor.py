@@ -216,6 +216,7 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().out
     assert f"Removed {home / '.config/miopen'}: 1 file, 0.002 GB." in said
     assert "is a link to" in said
+    assert said.endswith("while MIOpen chooses and compiles its kernels.\n")
     assert f"MIOPEN_USER_DB_PATH names {elsewhere}, which was left alone" in said
     assert not (home / ".config/miopen").exists()
     kept = [home / ".config/other/settings", home / ".cache/torch/kernel", elsewhere / "kernels"]
