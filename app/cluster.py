@@ -206,8 +206,8 @@ def watch_cards(task: ClusterTask, service: JobService, is_over: threading.Event
     cards = dict[str, VideoCard]()
     away_reasons = list[str]()
     reported = [""]
-    away = f"The cluster at {task.address} is out of reach."
     while not is_over.is_set():
+        away = f"The cluster at {task.address} is out of reach."
         try:
             for message in task.lines():
                 _update_cards(task, service, cards, message["cards"])

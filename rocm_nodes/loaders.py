@@ -44,7 +44,7 @@ class ROCMOptimizedCheckpointLoader(Node):
             )[:3]  # fmt: skip
 
         lines, result = _loaded(usable(Path(path)), load)
-        if len(result) > 1 and result[1] is None:
+        if result[1] is None:
             lines.append("The checkpoint has no text encoder; load one with another node.")
         return reported("Checkpoint loader", lines, result)
 

@@ -1,19 +1,22 @@
 """Tests of several videos at once: every problem of a batch file is told with its line, before any starts."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch import random_seed, read_batch, variants
-from app.jobs.service import JobService
+from app.batch import batch_lines, random_seed, read_batch, variants
 from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import MAX_SEED, GenerationRequest
 from tests.app.conftest import Longtake
-from tests.support.jobs import write_picture
-from tests.support.program import Program
+from tests.support.clips import scene
+from tests.support.films import write_film
+from tests.support.jobs import write_blank_model, write_picture
 
 SCRIPTS = 'Ein rotes Boot, 红色的船 🛶, "quoted"'
 
@@ -53,6 +56,66 @@ def test_json_lines_and_csv_say_the_same(folder: Path) -> None:
     assert Path(one.image).samefile(folder / "boat.png")
 
 
+def test_each_line_that_cannot_be_used_says_why_and_the_others_stay(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "sub").mkdir()
+    monkeypatch.chdir(folder / "sub")  # from which no path counts
+    film = write_film(folder / "film.mp4", [*scene(4)])
+    (folder / "mine.safetensors").touch()
+    monkeypatch.setattr("app.batch.check_loras", lambda lora, info: None)
+    model = str(write_blank_model(folder / "model"))
+    boat: dict[str, Any] = {"image": "boat.png", "prompt": "a"}
+    settings: list[Any] = [
+        boat, [1], boat | {"model": 7}, boat | {"model": "nope"}, boat | {"model": model},
+        {"image": "gone.png"},
+        boat | {"lora": "./mine.safetensors:0.5"}, boat | {"steps": 0}, boat | {"steps": 9}, {"prompt": " "},
+        {"video": film.name, "prompt": "b", "mode": "forward"}, {"video": "gone.mp4", "prompt": "b"},
+        {"model": "helios-distilled", "prompt": "c"},
+    ]  # fmt: skip
+
+    def check(request: GenerationRequest) -> None:
+        if request.steps == 9:
+            raise InputError("It does not fit.", "Take less.")
+
+    file = write(folder, "a.txt", "# a list", *map(json.dumps, settings), "{", "   ")
+    entries = read_batch(file, {"seed": 3, "prompt": "z"}, check)
+    assert [*entries] == [*range(2, 16)]
+    used = {line: entry for line, entry in entries.items() if not isinstance(entry, str)}
+    assert {line: entry.seed for line, entry in used.items()} == dict.fromkeys((2, 8, 12, 14), 3)
+    assert used[8].lora == f"{folder / 'mine.safetensors'}:0.5"
+    assert used[12].video == str(film)
+    assert (used[14].steps, used[14].prompt) == (
+        find_model("helios-distilled").default_settings["steps"],
+        "c",
+    )
+    words = (
+        "It is [1]; expected a JSON object", "`model` is 7", "`model` is 'nope'",
+        f"`model` is '{folder}"[:30],
+        "The picture", "`steps` is 0", "It does not fit. Take less.", "There is no picture and no prompt",
+        "The video", "It is not JSON",
+    )  # fmt: skip
+    for reason, start in zip(
+        (entry for entry in entries.values() if isinstance(entry, str)), words, strict=True
+    ):
+        assert reason.startswith(start)
+    assert not isinstance(read_batch(file, {}, allow_folder=True)[6], str)
+
+
+def test_a_file_has_bounds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.batch.MAX_VIDEOS", 2)
+    monkeypatch.setattr("app.batch.MAX_BYTES", 40)
+    line = '{"prompt": "a"}'
+    assert len([*batch_lines(write(folder, "a.jsonl", line, line, ""))]) == 2
+    for lines, words in (
+        (('{"a": 1}',) * 3, "more than 2 lines"), ((line, line, " " * 8), None),
+        ((line, line, " " * 9), "larger than"), (("# a",), "no line with a video"),
+    ):  # fmt: skip
+        file = write(folder, "a.jsonl", *lines)
+        with pytest.raises(InputError, match=words) if words else nullcontext():
+            assert [*batch_lines(file)]
+
+
 @given(st.integers(0, MAX_SEED), st.integers(1, 20))
 def test_variants_differ_in_their_seeds_alone(seed: int, count: int) -> None:
     made = variants(GenerationRequest(image="x", seed=seed), count)
@@ -81,34 +144,3 @@ def test_a_batch_with_a_problem_starts_nothing(
     reported = longtake("generate", "--batch", "b.csv", code=2)
     assert reported.startswith("b.csv, line 2: vae_tile is 7; expected")
     assert not (folder / "outputs").exists()
-
-
-def test_a_dry_run_prints_what_would_be_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
-) -> None:
-    monkeypatch.chdir(folder)
-    write(folder, "a.jsonl", '{"image": "boat.png", "prompt": "a", "seed": 4}')
-    options = ("--variants", 2, "--steps", 3, "--dry-run", "--json")
-    lines = longtake("generate", "--batch", "a.jsonl", *options).splitlines()
-    made = [GenerationRequest.from_dict(json.loads(line)) for line in lines]
-    assert [(one.seed, one.steps, one.prompt) for one in made] == [(4, 3, "a"), (5, 3, "a")]
-    assert not (folder / "outputs").exists()
-
-
-def test_all_videos_of_a_batch_are_made_in_their_order(program: Program) -> None:
-    scripts = ["sections=1 steps=1", "fault=error at=1", "sections=2 steps=1"]
-    lines = [json.dumps({"image": "picture.png", "prompt": script}) for script in scripts]
-    write(program.folder, "a.jsonl", *lines)
-    code, out, err = program.run(
-        "generate", "--batch", "a.jsonl", "--model", str(program.model), "--out", str(program.outputs),
-        "--json",
-    )  # fmt: skip
-    ends = [event for event in map(json.loads, out.splitlines()) if event["event"] in ("finished", "failed")]
-    assert [(end["event"], end["frames"]) for end in ends] == [
-        ("finished", 37),
-        ("failed", 0),
-        ("finished", 73),
-    ]
-    assert code == 1, err
-    jobs = JobService(program.outputs).jobs()
-    assert [job.request.prompt for job in reversed(jobs)] == scripts

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 
+from app.commands.generate import InProcessEngine
 from app.jobs.job import Job
-from app.jobs.making.engine_client import EngineDied, EngineProcess, Orders
+from app.jobs.making.engine_client import EngineDied, EngineProcess, Orders, Trial
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, JobStarted, StepDone, Warned
+from diffusers_helper.job.card import CardLost
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import (
     ROOT,
@@ -188,6 +191,69 @@ def test_a_cancel_is_for_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.cancel.is_cancelled, sent) == (True, [])
     hear("cancel b")
     assert sent == [Cancelled(job="b", time=0.0, video=None, frames=0)]
+
+
+ENGINE = """
+import json, os, sys
+for line in sys.stdin:
+    order = json.loads(line)
+    print("words of", order["job"], os.environ["MARK"], sys.argv[-1], file=sys.stderr, flush=True)
+    if order["job"] == "dies":
+        os._exit(3)
+    trial = None if order["blocklist"] == [] else {"case": "a case", "rung": order["blocklist"][0]["rung"]}
+    print(json.dumps({"trial": trial}))
+    for job in ("another", order["job"]):
+        print(json.dumps({"event": "cancelled", "job": job, "time": 1.0, "video": None, "frames": 0}))
+    sys.stdout.flush()
+"""
+
+
+def test_an_engine_that_died_is_started_again_and_only_its_last_job_explains_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARK", "environment")
+    engine = EngineProcess((sys.executable, "-c", ENGINE), {"MARK": "own"})
+    pids, deaths = list[int | None](), list[tuple[str, int | None, str]]()
+    for name in ("first", "dies", "last"):
+        job, events = job_for(tmp_path, "demo", "", name), list[Event]()
+        try:
+            events = reported(engine.run(job, blocklist={Trial("x", "taps"): "it died"}))
+        except EngineDied as died:
+            deaths.append((name, died.exit_code, died.errors))
+        assert [event.job for event in events] == ([] if name == "dies" else [name])
+        pids.append(engine.pid)
+    assert pids[0] == pids[1] != pids[2]
+    assert deaths == [("dies", 3, "words of dies own WARNING\n")]
+    engine.close()
+
+
+def test_an_engine_in_this_process_ends_with_its_card_and_can_be_cancelled_and_given_up(
+    tmp_path: Path,
+) -> None:
+    engine, job = InProcessEngine(), job_for(tmp_path, "demo", "")
+    cancelled = Cancelled(job="job", time=1.0, video=None, frames=0)
+
+    def lose(*_: object) -> None:
+        raise CardLost.__new__(CardLost)
+
+    def wait(folder: Path, put: Any, token: Any) -> None:
+        wait_until(lambda: token.is_cancelled)
+        put(cancelled)
+
+    engine._runner = SimpleNamespace(run=lose)
+    with pytest.raises(EngineDied):
+        list(engine.run(job))
+    engine._runner = SimpleNamespace(run=wait)
+    for act, ends in ((lambda: engine.cancel("job"), True), (engine.kill, False)):
+        stream = engine.run(job)
+        assert next(stream) is None
+        act()
+        if ends:
+            assert reported(stream) == [cancelled]
+        else:
+            with pytest.raises(EngineDied):
+                list(stream)
+            engine.cancel("job")
 
 
 def test_a_cancel_while_the_libraries_load_ends_the_job(

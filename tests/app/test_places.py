@@ -82,23 +82,6 @@ def test_a_home_that_takes_no_files_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_output_without_room_is_told_and_one_without_a_reader_is_not() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    sentence = (
-        "A file, or the standard output, cannot be used (No space left on device). "
-        "Check its folder's rights and the disk's space.\n"
-    )
-    for output, end in ((os.open("/dev/full", os.O_WRONLY), (1, sentence)), (writing, (130, ""))):
-        ended = subprocess.run(
-            (sys.executable, "-m", "app", "plan"), cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
-        os.close(output)
-        assert (ended.returncode, ended.stderr) == end
-
-
-@pytest.mark.slow
 def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) -> None:
     photo = str(write_photo(tmp_path / "photo.png"))
     service = JobService(tmp_path / "outputs", StagedEngine())

@@ -9,15 +9,12 @@ from app.presets import (
     START,
     load_preset,
     preset_names,
-    presets_folder,
     remove_preset,
     save_preset,
     start_settings,
 )
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
-from tests.app.conftest import Longtake
-from tests.support.jobs import write_picture
 
 
 def test_a_preset_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -32,6 +29,8 @@ def test_a_preset_comes_back_as_it_was(tmp_path: Path) -> None:
     save_preset(folder, START, {"steps": 4})
     assert start_settings(folder).settings == {"steps": 4}
     assert preset_names(folder) == ("nächtlich 夜", START)
+    longest = save_preset(folder, 50 * "x", {"steps": 4})
+    longest.unlink()
     (folder / "._nächtlich 夜.json").write_bytes(b"\0\5\26\7")  # the twin that a Mac writes
     remove_preset(folder, START)
     assert preset_names(folder) == ("nächtlich 夜",)
@@ -77,20 +76,3 @@ def test_what_cannot_be_saved_or_found_is_told(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(InputError, match=r"bad\.json holds no settings of Longtake"):
         load_preset(tmp_path, "bad")
-
-
-def test_the_command_line_saves_and_uses_a_preset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
-    write_picture(tmp_path / "boat.png")
-    assert (
-        longtake("generate", "--prompt", "a red ball", "--steps", "3", "--save-preset", "mine")
-        == f"{presets_folder() / 'mine.json'}\n"
-    )
-    assert (
-        longtake("generate", "--image", "boat.png", "--preset", "mine", "--seed", "8", "--dry-run")
-        == "1: 5 s, inverted, seed 8, 'a red ball'\n"
-    )
-    assert "expected one of: mine" in longtake("generate", "--image", "boat.png", "--preset", "other", code=2)

@@ -91,11 +91,18 @@ def test_it_tells_versions_settings_events_and_the_fault_and_nothing_about_the_u
     ):  # fmt: skip
         assert private not in lowered, private
     append_event(outputs / JOB / "events.jsonl", failed(detail="x" * 100_000))
-    assert len(report_text(JobService(outputs), JOB)) < 15_000
+    text = report_text(JobService(outputs), JOB)
+    assert len(text) < 15_000
+    assert f"  | {8000 * 'x'}\n" in text
 
 
 def test_a_job_without_events_has_a_report_and_an_unknown_one_has_none(outputs: Path) -> None:
     assert "Last 0 of 0 events" in report(outputs, [])
+    facts = {"created": 100.0, "started": 130.0, "ended": 172.0, "frames": 45}
+    JobService(outputs).queue.store.add_facts(JOB, **facts)
+    text = report_text(JobService(outputs), JOB)
+    assert "  took 42 s after 30 s in the queue\n" in text
+    assert "45 frames (1.50 s) of video" in text
     with pytest.raises(InputError, match="no-such-job"):
         report_text(JobService(outputs), "no-such-job")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app import starting
 from app.commands.generate import Signals
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
@@ -78,6 +79,24 @@ def test_all_that_a_job_writes_has_the_rights_that_are_asked_for(
     assert program.run("generate", "--steps", "3", "--save-preset", "x")[0] == 0
     assert modes(program.outputs) == {*expected, "0o600"}
     assert modes(tmp_path / "XDG_CONFIG_HOME") <= expected
+
+
+def test_the_code_with_which_a_program_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(code: int) -> None:
+        raise ZeroDivisionError(code)
+
+    monkeypatch.setattr(starting, "handle", lambda _: None)
+    monkeypatch.setattr(starting, "unblock_ending", lambda: None)
+    monkeypatch.setattr(starting.os, "_exit", leave)
+    for end, code in ((SystemExit(), 0), (SystemExit(3), 3), (KeyboardInterrupt(), 130), (7, 7)):
+
+        def main(end: Any = end) -> int:
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+        with pytest.raises(ZeroDivisionError, match=rf"^{code}$"):
+            starting.run(main)
 
 
 @pytest.mark.slow

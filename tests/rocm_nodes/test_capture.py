@@ -35,8 +35,9 @@ def sample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_off_the_classes_are_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROCM_NINODES_DEBUG", raising=False)
-    assert node_tables()[0]["ROCMOptimizedKSampler"] is ROCMOptimizedKSampler
+    for value in ("", "0"):
+        monkeypatch.setenv("ROCM_NINODES_DEBUG", value)
+        assert node_tables()[0]["ROCMOptimizedKSampler"] is ROCMOptimizedKSampler
 
 
 def test_a_capture_holds_inputs_outputs_time_and_memory(
@@ -97,11 +98,13 @@ def test_a_replay_that_cannot_begin_says_why(
     )
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr("sys.argv", ["replay"])
-    assert main(["replay", str(file), "--comfyui", str(tmp_path)]) == 2
-    assert (
-        "ComfyUI cannot be imported (No module named 'comfy.options'). Name its folder"
-        in capsys.readouterr().err
-    )
+    for has_card, flags, more in ((False, ["-x"], ["--cpu"]), (False, ["--cpu"], []), (True, ["-x"], [])):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_card=has_card: has_card)
+        assert main(["replay", str(file), "--comfyui", str(tmp_path), "--", *flags]) == 2
+        assert sys.argv == [str(tmp_path / "main.py"), *flags, *more]
+        assert sys.path[0] == str(tmp_path)
+        words = "ComfyUI cannot be imported (No module named 'comfy.options'). Name its folder"
+        assert words in capsys.readouterr().err
 
 
 def test_captures_keep_within_their_bytes(tmp_path: Path) -> None:

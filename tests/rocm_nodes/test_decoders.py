@@ -1,6 +1,7 @@
 """Tests of the decoders against a double of ComfyUI: bits, shortages, failures, interrupts."""
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,9 @@ import torch
 from torch import Tensor
 
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.units import count_text
+from rocm_nodes import decoding
+from rocm_nodes.page import Run
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
 from tests.support.drivers import as_torchs
 from tests.support.node_runs import SHORT, noise, run
@@ -25,7 +29,12 @@ def test_a_picture_has_the_bits_of_the_stock_node(comfy: Comfy) -> None:
     assert torch.equal(found, vae.decode(latents))
     assert found.shape == (1, 32, 48, 3)
     assert "in float32" in text
-    assert comfy.calls.count("load_models_gpu") == 1
+    (loaded,) = comfy.calls
+    vae.disable_offload = True
+    decode(vae, latents)
+    assert loaded.endswith(" False")
+    assert comfy.calls[1:] == [loaded.replace("False", "True")]
+    assert float(loaded.split()[2]) > 900 * 4 * 6
 
 
 @pytest.mark.parametrize("network", [PictureVae, WanVAE])
@@ -69,6 +78,21 @@ def test_a_shortage_leads_to_smaller_pieces_which_are_told() -> None:
     assert "in tiles of 192 pixels: approximate." in text
     assert "Memory ran out in 2 attempts with larger pieces before" in text
     assert (found - vae.decode(latents)).abs().mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("failures", "side", "proposal"), [(0, 320, ""), (1, 320, "320"), (2, 640, "512"), (3, None, "512")]
+)
+def test_a_run_is_told_with_what_would_begin_smaller(failures: int, side: int | None, proposal: str) -> None:
+    tiles, ways = SimpleNamespace(side=side), SimpleNamespace(statistics=lambda: "No way failed.")
+    plan = SimpleNamespace(tiles=tiles, reason="In tiles.")
+    owner: Any = SimpleNamespace(plan=plan, dtype=torch.float16, failures=failures, convolutions=ways)
+    first, reason, peak, *advice, statistics = decoding._lines("Encoded", owner, Run(2.5, 3 * 1024**3))
+    assert (first, reason, statistics) == ("Encoded in 2.5 s, in float16.", "In tiles.", "No way failed.")
+    assert peak == "The peak on the device was 3 GB."
+    attempts = f"Memory ran out in {count_text(failures, 'attempt')} with larger pieces before. "
+    words = f"{attempts}The tiled node with tile_size {proposal} would begin with smaller ones."
+    assert advice == ([words] if failures else [])
 
 
 def test_a_shortage_in_every_piece_reaches_the_page_with_the_guide() -> None:
@@ -140,13 +164,14 @@ def test_an_interrupt_ends_it_with_comfyuis_own_exception(comfy: Comfy) -> None:
     assert not comfy.is_interrupted  # the next run is not ended by it
 
 
-def test_a_vae_of_sound_is_left_to_comfyui() -> None:
+def test_a_vae_of_sound_is_left_to_comfyui(comfy: Comfy) -> None:
     vae = VAE(PictureVae())
     vae.latent_dim = 1
     found, text = decode(vae, noise(1, 16, 4, 4))
     assert torch.equal(found, vae.decode(noise(1, 16, 4, 4)))
     assert "ComfyUI's own decode was used" in text
-    assert torch.equal(tiles(vae, noise(1, 16, 4, 4))[0], found)  # sound has no tiles
+    assert torch.equal(tiles(vae, noise(1, 16, 4, 4))[0], found)
+    assert comfy.calls == []  # sound has no tiles
 
 
 def tiles(vae: VAE, latents: Tensor, **changes: Any) -> tuple[Tensor, str]:
@@ -167,11 +192,13 @@ def test_a_vae_that_the_engine_cannot_drive_is_left_to_comfyuis_tiles(comfy: Com
 
 
 def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> None:
-    vae, latents = VAE(PictureVae()), noise(1, 16, 3, 4, 4)
+    vae, latents = VAE(PictureVae()), noise(1, 16, 2, 4, 4)
     found, text = decode(vae, latents)
     assert torch.equal(found[:1], vae.decode(latents[:, :, 0]))
-    assert found.shape == (3, 32, 32, 3)
-    assert "Each of the 3 latent frames is decoded as a picture" in text
+    assert found.shape == (2, 32, 32, 3)
+    assert "Each of the 2 latent frames is decoded as a picture" in text
+    nested: Any = SimpleNamespace(is_nested=True, unbind=lambda: (latents, noise(1, 8, 9)))
+    assert torch.equal(decode(vae, nested)[0], found)  # the pictures of a video with sound
     assert "latent frames" not in decode(vae, latents[:, :, :1])[1]
 
 

@@ -36,12 +36,26 @@ def test_the_pictures_of_a_batch_and_their_alpha_channel() -> None:
     torch.testing.assert_close(found, vae.encode(pixels[..., :3]), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("frames", [1, 9, 11])
-def test_a_video_has_the_bits_of_the_stock_node(frames: int) -> None:
+@pytest.mark.parametrize("frames", [1, 8, 9, 11])
+def test_a_video_has_the_bits_of_the_stock_node(frames: int, comfy: Comfy) -> None:
     vae, pixels = VAE(WanVAE()), pictures(frames, 32, 32)
     found, _ = encode(vae, pixels)
     assert found.shape == (1, 16, (frames - 1) // 4 + 1, 4, 4)
     assert torch.equal(found, vae.encode(pixels))
+    (asked,) = [float(call.split()[2]) for call in comfy.calls if "load" in call]
+    encode(vae, pixels[: (frames - 1) // 4 * 4 + 1])
+    assert float(comfy.calls[-1].split()[2]) == asked  # the frames that are left out need no memory
+
+
+def test_the_type_and_the_frames_of_latents_are_those_of_the_vae() -> None:
+    vae: Any = VAE(PictureVae())
+    vae.not_video = True  # which says nothing of a VAE of pictures
+    vae.vae_output_dtype = lambda: torch.float64
+    latents, _ = encode(vae, pictures(2, 32, 32))
+    assert (latents.dtype, latents.shape) == (torch.float64, (2, 16, 4, 4))
+    wan: Any = VAE(WanVAE())
+    wan.not_video = True
+    assert encode(wan, pictures(2, 32, 32))[0].shape == (2, 16, 1, 4, 4)
 
 
 def test_a_shortage_leads_to_tiles_which_are_told() -> None:
@@ -72,13 +86,16 @@ def test_tiles_are_labelled() -> None:
     assert (latent["samples"] - vae.encode(pixels)).abs().mean() < 0.1
 
 
-def test_a_vae_with_a_form_of_its_own_is_left_to_comfyui(comfy: Comfy) -> None:
+@pytest.mark.parametrize("form", [{"output_channels": 4}, {"format_encoded": "packed"}])
+def test_a_vae_with_a_form_of_its_own_is_left_to_comfyui(comfy: Comfy, form: dict[str, Any]) -> None:
     vae: Any = VAE(PictureVae())
-    vae.output_channels = 4
+    vars(vae).update(form)
     found, text = encode(vae, pictures(1, 32, 32))
     assert torch.equal(found, vae.encode(pictures(1, 32, 32)))
     assert "ComfyUI's own encode was used, since the VAE is PictureVae" in text
-    assert comfy.calls == ["encode"]
+    inputs = {"pixels": pictures(1, 32, 32), "vae": vae, "tile_size": 256, "overlap": 64}
+    run("ROCMOptimizedVAEEncodeTiled", **inputs)
+    assert comfy.calls == ["encode", "encode in tiles of 256, 64"]
 
 
 def test_the_precision_is_that_of_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:

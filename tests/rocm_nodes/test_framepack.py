@@ -60,7 +60,8 @@ def test_a_picture_becomes_frames_and_a_file(
     assert played.file == video
     assert Path(video).is_relative_to(comfy.root / "output" / "framepack")
     assert "37 frames in" in text
-    assert comfy.shown == [(1, 2), (2, 2)]
+    (first, second) = comfy.shown
+    assert (first[:2], len(first), second) == ((1, 2), 3, (2, 2))  # with a preview
     assert comfy.calls == ["unload_all_models", "soft_empty_cache"]
 
 

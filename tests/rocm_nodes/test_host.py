@@ -27,6 +27,24 @@ def test_the_card_its_software_and_its_memory_are_told(
         "13 GB used of 16 GB; 3 GB free",
     )
     assert host.is_rocm() is (hip is not None)
+    monkeypatch.setattr(host.management(), "get_torch_device", lambda: SimpleNamespace(type="cpu"))
+    assert not host.is_rocm()
+
+
+def test_progress_and_lines_reach_the_page_of_the_node_that_runs(comfy: Comfy) -> None:
+    show = host.progress_bar()
+    show(1, 4)
+    show(2, 4, "a preview")
+    assert comfy.shown == [(1, 4), (2, 4, "a preview")]
+    page.announce("One.")
+    host.comfy("server").PromptServer.instance.last_node_id = None
+    page.announce("Two.")
+    assert comfy.texts == [("7", "One.")]
+
+
+def test_an_error_that_only_quotes_a_library_is_left_alone() -> None:
+    with pytest.raises(ValueError, match="miopenStatusUnknownError"), page.explained():
+        raise ValueError("miopenStatusUnknownError")
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
@@ -52,3 +70,18 @@ def test_steps_are_timed_between_marks_and_the_first_is_told_apart(monkeypatch: 
         "3 evaluations of the model: median 3 s each; the first took 5 s.", "The peak.",
         "The model computed in bf16 instead of float32, so the bits differ from stock.",
     ]  # fmt: skip
+    cast = ModelPatcher()
+    cast.set_model_compute_dtype(torch.bfloat16)
+    assert samplers._lines(times, SimpleNamespace(seconds=20.0, peak=""), cast, "bf16")[3:] == [
+        "The model computed in bfloat16, as ComfyUI chose."
+    ]
+
+    class Event:
+        """An event of a card, whose times are in milliseconds."""
+
+        def elapsed_time(self, other: object) -> float:
+            return 1500.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    times._marks = [(Event(), Event())]
+    assert times.seconds == (1.5,)

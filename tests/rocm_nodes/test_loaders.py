@@ -98,15 +98,19 @@ def test_what_the_loaders_do_and_say(
     assert (set(COMFYUI), set(COMFYUI_DRIVER)) == (set(LONGTAKE), set(LONGTAKE_DRIVER))
 
 
-def test_what_systems_keep_beside_files_is_not_offered(comfy: Comfy) -> None:
-    for name in ("a.safetensors", "._a.safetensors", "b.gguf", "._b.gguf"):
+def test_what_systems_keep_beside_files_is_not_offered(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.safetensors", "._a.safetensors", "b.gguf", "._b.gguf", "C.GGUF"):
         write_weights(comfy, "diffusion_models", name)
         write_weights(comfy, "loras", name)
-    inputs = NODE_CLASS_MAPPINGS["ROCmDiffusionLoader"].INPUT_TYPES()["required"]
-    assert inputs["unet_name"][0] == ["a.safetensors", "b.gguf"]
-    assert NODE_CLASS_MAPPINGS["ROCMLoRALoader"].INPUT_TYPES()["required"]["lora_name"][0] == [
-        "a.safetensors"
-    ]
+    loras = NODE_CLASS_MAPPINGS["ROCMLoRALoader"].INPUT_TYPES()["required"]
+    assert loras["lora_name"][0] == ["a.safetensors"]
+    for listed in (False, True):  # as a version of ComfyUI that lists GGUF files itself
+        if listed:
+            monkeypatch.setattr(
+                sys.modules["folder_paths"], "get_filename_list", lambda kind: ["a.safetensors", "b.gguf"]
+            )
+        inputs = NODE_CLASS_MAPPINGS["ROCmDiffusionLoader"].INPUT_TYPES()["required"]
+        assert inputs["unet_name"][0] == ["C.GGUF", "a.safetensors", "b.gguf"]
 
 
 @pytest.mark.parametrize(

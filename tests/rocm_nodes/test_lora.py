@@ -3,6 +3,7 @@
 import logging
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,12 @@ def host(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
                 changed.patches.setdefault("layer", []).append((strength_model, value))
             else:
                 logging.warning("lora key not loaded: %s", name)
-        return changed, clip
+        logging.warning("NOT LOADED layer.odd")
+        if clip is None:
+            return changed, None
+        patcher = clip.patcher.clone()
+        patcher.patches |= {"a": [strength_clip], "b": [strength_clip]}
+        return changed, SimpleNamespace(patcher=patcher)
 
     sd = sys.modules["comfy.sd"]
     monkeypatch.setattr(sd, "load_lora_for_models", load_lora_for_models, raising=False)
@@ -50,13 +56,18 @@ def test_a_lora_that_fits_is_added_to_a_clone(comfy: Comfy) -> None:
     assert model.patches == {}
     assert clip is None
     assert "style.safetensors changes 1 weight of the model." in text
-    assert "All 2 keys of the file are used." in text
+    assert "1 of 2 keys of the file fit nothing here: layer.odd." in text
+    encoder, model.patches = SimpleNamespace(patcher=ModelPatcher()), {"layer": [1], "a": [1], "b": [1]}
+    encoder.patcher.patches["b"] = [1]
+    (changed, clip), text = run("ROCMLoRALoader", model=model, clip=encoder, **STRENGTHS)
+    assert "style.safetensors changes 1 weight of the model and 1 of the text encoder." in text
+    assert clip.patcher.patches["a"] == [1.0]
     assert logging.getLogger().handlers == before
 
 
 def test_keys_without_a_place_are_named(comfy: Comfy) -> None:
     write(comfy, "layer.lora_up.weight", "other.lora_up.weight", "more.lora_up.weight")
     _, text = run("ROCMLoRALoader", model=ModelPatcher(), **STRENGTHS)
-    assert "2 of 3 keys of the file fit nothing here: " in text
+    assert "3 of 3 keys of the file fit nothing here: " in text
     assert "other.lora_up.weight" in text
     assert "The LoRA may be for another model." in text

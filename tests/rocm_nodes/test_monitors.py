@@ -1,34 +1,63 @@
 """Tests of monitors, benchmark and memory optimizer against a double of ComfyUI."""
 
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from syrupy.assertion import SnapshotAssertion
 
-from diffusers_helper.errors import InputError
-from rocm_nodes import NODE_CLASS_MAPPINGS
-from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.memory.measuring import Measured
+from diffusers_helper.planning.vae import VaeSettings
+from diffusers_helper.units import GB
+from rocm_nodes import NODE_CLASS_MAPPINGS, monitors
+from rocm_nodes.page import Run
+from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae, WanVAE
 from tests.support.node_runs import run
 
 
-@pytest.mark.slow
-def test_the_vae_monitor_measures() -> None:
-    (machine, tips, settings), _ = run(
-        "ROCMVAEPerformanceMonitor", vae=VAE(PictureVae()), test_resolution=256
-    )
-    assert machine.startswith("Device: CPU (no GPU), torch ")
-    rows = tips.splitlines()
-    assert [row.split(":")[0] for row in rows] == [
-        "fp32, one piece", "fp32, tiles of 128 pixels", "bf16, one piece", "bf16, tiles of 128 pixels",
-    ]  # fmt: skip
-    assert "largest difference from fp32 0" in rows[0]
-    assert settings.startswith("precision_mode fp32, ")
-    assert math.isnan(NODE_CLASS_MAPPINGS["ROCMVAEPerformanceMonitor"].IS_CHANGED(vae=None))
+def test_what_the_vaes_monitor_tries_and_tells(
+    monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    lines, shift = list[str](), {"fp32": 0.0, "bf16": 0.001, "fp16": 0.5}
+
+    def decode(vae: Any, latents: torch.Tensor, settings: VaeSettings) -> Any:
+        lines.append(f"{tuple(latents.shape)} {settings.precision} {settings.tile_px}")
+        if settings.precision == "fp16" and settings.tile_px:
+            raise LongtakeError("No room.", "Free some.")
+        return torch.full((2,), shift[settings.precision] + settings.tile_px / 1e6), ()
+
+    def measured(work: Any, place: object, *, warm_up: int, runs: int) -> Measured:
+        work()
+        return Measured((1.0 + warm_up,) * runs, 0)
+
+    monkeypatch.setattr(monitors, "decode", decode)
+    monkeypatch.setattr(monitors, "measure", measured)
+    narrow = {"vae_dtype": torch.float16, "working_dtypes": [torch.bfloat16, torch.float32, torch.int8]}
+    for network, side, own in ((PictureVae, 512, {}), (PictureVae, 576, narrow), (WanVAE, 256, {})):
+        vae = VAE(network())
+        vars(vae).update(own)
+        texts, _ = run("ROCMVAEPerformanceMonitor", vae=vae, test_resolution=side)
+        lines += [f"> {network.__name__} {side}", *texts[1:]]
+    assert "\n".join(lines) == snapshot
+
+
+@pytest.mark.parametrize(("dimensions", "ratio", "shape"), [(2, None, (8, 12)), (3, 16, (1, 4, 6))])
+def test_empty_latents_have_the_form_of_the_model(dimensions: int, ratio: Any, shape: Any) -> None:
+    form = SimpleNamespace(latent_channels=5, latent_dimensions=dimensions, spacial_downscale_ratio=ratio)
+    if ratio is None:
+        del form.spacial_downscale_ratio
+    model = SimpleNamespace(get_model_object={"latent_format": form}.get)
+    latents = monitors.empty_latent(model, 64, 96)
+    assert (latents.shape, int(latents.count_nonzero())) == ((1, 5, *shape), 0)
 
 
 class Clip:
@@ -47,24 +76,53 @@ def benchmark(**changes: Any) -> tuple[tuple[str, ...], str]:
     return run("ROCMFluxBenchmark", **(inputs | changes))
 
 
-def test_the_benchmark_samples_decodes_and_writes_its_figures(comfy: Comfy) -> None:
-    (results, chart, advice, memory), _ = benchmark()
-    assert [line.split(":")[0] for line in results.splitlines()] == ["64x64, cfg 1", "64x64, cfg 3.5"]
-    assert "decoded in" in results
-    assert chart.count("#") >= 2
-    assert "hipBLASLt could not be measured" in advice
-    assert memory.startswith("The peak could not be measured: there is no GPU.")
-    (file,) = (comfy.root / "output").glob("rocm_flux_benchmark_*.json")
-    report = json.loads(file.read_text())
-    assert (report["comfyui"], len(report["rows"])) == ("0.3.64", 2)
-    assert report["rows"][0]["seconds_per_step"] > 0
+def test_what_the_benchmark_does_writes_and_tells(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    lines, library = list[str](), ["its own"]
+    seconds, peaks = itertools.cycle([(5.0, 1.0, 2.0), (7.0,)]), itertools.cycle([4 * GB, GB])
 
+    @contextmanager
+    def timing() -> Iterator[Run]:
+        yield Run(4.0, next(peaks))
 
-def test_the_benchmark_decodes_once_before_it_measures() -> None:
-    vae, decodes = VAE(PictureVae()), list[int]()
-    vae.first_stage_model.decoder.register_forward_pre_hook(lambda *_: decodes.append(1))
-    benchmark(vae=vae, test_cfg_values="1.0", generate_report=False)
-    assert len(decodes) == 2
+    def preferred(name: str | None = None) -> str:
+        library[0] = name or library[0]
+        return library[0]
+
+    def timed(model: ModelPatcher) -> Any:
+        steps = next(seconds)
+        return model.clone(), SimpleNamespace(measured=lambda: steps, seconds=steps)
+
+    def measured(work: Any, place: object, runs: int) -> Measured:
+        work()
+        return Measured((0.5,) * runs, 3 * GB)
+
+    def decode(vae: Any, latents: torch.Tensor, settings: VaeSettings) -> None:
+        comfy.calls.append(f"  decode {tuple(latents.shape)} with {library[0]}, {settings == VaeSettings()}")
+        if comfy.calls[6:]:
+            raise RuntimeError("No room.\nMore.")
+
+    for name, value in {
+        "timing": timing, "timed": timed, "measure": measured, "decode": decode,
+        "wait_for": lambda place: None, "device": lambda: SimpleNamespace(has_gpu=True),
+        "device_lines": lambda: ("a card", "half used"),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"rocm_nodes.benchmark.{name}", value)
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", preferred)
+    monkeypatch.setattr("rocm_nodes.benchmark.torch.__version__", "2.0")
+    for on_amd, wants, writes in ((True, True, True), (True, False, False), (False, True, False)):
+        monkeypatch.setattr("rocm_nodes.benchmark.is_rocm", lambda on_amd=on_amd: on_amd)
+        comfy.calls.clear()
+        choices = {"test_hipblas": wants, "generate_report": writes, "test_cfg_values": "1.0,5"}
+        texts, text = benchmark(test_resolutions="64x96", **choices)
+        lines += [f"> {choices}, {on_amd}", *comfy.calls, f"  then {library[0]}", text, texts[1] * writes]
+        assert text.partition("used\n")[2].startswith("\n".join((texts[0], *texts[2:])))
+    (file,) = (comfy.root / "output").glob("rocm_flux_benchmark_*_*.json")
+    facts = json.loads(file.read_text())
+    lines += [str(facts | {"rows": len(facts["rows"])}), *map(str, facts["rows"][-2:])]
+    assert "\n".join(lines).replace(str(file), "FILE") == snapshot
+    assert math.isnan(NODE_CLASS_MAPPINGS["ROCMFluxBenchmark"].IS_CHANGED())
 
 
 def failing(error: str, dtype: torch.dtype | None = None) -> VAE:

@@ -172,6 +172,16 @@ def test_a_shape_that_a_converter_has_noted_is_restored(comfy: Comfy, host: dict
     assert torch.equal(weight.dequantised(torch.float32), plain.reshape(16, 32))
 
 
+def test_packages_that_are_missing_are_named_with_the_command(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (comfy.root / "diffusion_models").mkdir()
+    write(comfy.root / "diffusion_models" / "a.gguf")
+    monkeypatch.setattr("rocm_nodes.loaders.version_of", lambda name: "")
+    with pytest.raises(InputError, match=r"it lacks gguf, diffusers.* Install what is missing: .*-m pip"):
+        run("ROCMOptimizedUNetLoader", unet_name="a.gguf")
+
+
 def test_an_unknown_model_is_refused(comfy: Comfy, host: dict[str, Any]) -> None:
     write(comfy.root / "a.gguf", name="unknown")
     with pytest.raises(InputError, match=r"ComfyUI does not know the model in a\.gguf"):

@@ -118,7 +118,14 @@ def test_the_choice_of_miopen_is_told_on_amd_cards_alone(monkeypatch: pytest.Mon
     assert miopen_line() == ""
     monkeypatch.setattr("rocm_nodes.host.is_rocm", lambda: True)
     monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    assert miopen_line().startswith("MIOpen is off, which ComfyUI chooses")
+    assert miopen_line() == (
+        "MIOpen is off, which ComfyUI chooses on most AMD cards; newer versions leave it on with "
+        "COMFYUI_ENABLE_MIOPEN=1."
+    )
     monkeypatch.setattr(torch.backends.cudnn, "enabled", True)
-    monkeypatch.setenv("MIOPEN_FIND_MODE", "2")
-    assert "MIOPEN_FIND_MODE is 2." in miopen_line()
+    for searches, words, mode in ((True, "searches for", "2"), (False, "does not search for", "not set")):
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", searches)
+        monkeypatch.setenv("MIOPEN_FIND_MODE", mode)
+        if mode == "not set":
+            monkeypatch.delenv("MIOPEN_FIND_MODE")
+        assert miopen_line() == f"MIOpen is on, torch {words} kernels, and MIOPEN_FIND_MODE is {mode}."

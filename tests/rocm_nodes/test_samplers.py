@@ -49,7 +49,7 @@ def test_what_a_sampler_does_and_says(
     names = list(NODE_CLASS_MAPPINGS["ROCMOptimizedKSampler"].INPUT_TYPES()["optional"])
     for changes in (
         {}, {"optimize_for_video": True}, {"steps": 1}, {"precision_mode": "bf16"},
-        {"precision_mode": "fp32"},
+        {"precision_mode": "fp32"}, {"compatibility_mode": True},
         dict(zip(names, (True, "auto", True), strict=True)),  # as a workflow of the first version has them
     ):  # fmt: skip
         for record in (comfy.shown, comfy.previews, observed):
@@ -88,7 +88,12 @@ def test_the_custom_sampler_is_comfyuis_own_with_a_report(
     given = {"noise": Noise(), "sampler": "euler", "sigmas": torch.ones(4), "latent_image": latent}
     guider = SimpleNamespace(model_patcher=model)
     expected = custom(guider=guider, **given)
-    found, text = run("ROCMSamplerCustomAdvanced", guider=guider, **given, flash_attention="disable_flash")
+    dtypes = list[torch.dtype]()
+    monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda self, dtype: dtypes.append(dtype))
+    options = {"flash_attention": "disable_flash", "precision_mode": "bf16"}
+    found, text = run("ROCMSamplerCustomAdvanced", guider=guider, **given, **options)
+    assert dtypes == [torch.bfloat16]
+    assert "bf16 instead of float32" in text
     assert len(found) == 2
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours["samples"], theirs["samples"])

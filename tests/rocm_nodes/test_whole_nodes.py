@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from rocm_nodes.benchmark import Row
 from rocm_nodes.decoding import for_quantised
 from rocm_nodes.framepack.node import request_of
 from rocm_nodes.monitors import DecodeTrial
+from rocm_nodes.page import Run
 from tests.support.answers import text_of, without
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae, WanVAE
 from tests.support.node_runs import noise, picture, run
@@ -249,15 +251,17 @@ def test_what_the_optimizer_does_and_says(
 
 
 def test_the_sampler_monitor_tells_what_the_first_step_costs(
-    monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     lines = list[str]()
     for seconds in ((5.0, 1.0, 1.0), (2.0, 1.0, 1.0), (2.1, 1.0, 1.5), (3.0,)):
         times = SimpleNamespace(measured=lambda seconds=seconds: seconds)
+        peak = (len(seconds) > 1) * seconds[-1] * GB
+        monkeypatch.setattr(monitors, "timing", lambda peak=peak: nullcontext(Run(1.0, int(peak))))
         monkeypatch.setattr(monitors, "timed", lambda model, times=times: (model.clone(), times))
         results, _ = run(
             "ROCMSamplerPerformanceMonitor", model=ModelPatcher(), test_steps=3, positive=[],
-            latent_image={"samples": torch.zeros(1, 16, 8, 4)},
+            latent_image={"samples": torch.zeros(1, 16, 8, 4)} if seconds[1:] else None,
         )  # fmt: skip
-        lines += results[1:]
+        lines += [*results[1:], comfy.calls.pop()]
     assert "\n".join(lines) == snapshot

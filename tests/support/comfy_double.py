@@ -194,7 +194,7 @@ class Comfy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         self.root, self.is_interrupted, self.free = root, False, 8 * 1024**3
         self.calls: list[str] = []
-        self.shown: list[tuple[int, int]] = []
+        self.shown: list[tuple[Any, ...]] = []
         self.previews: list[int] = []
         self.texts: list[tuple[str, str]] = []
         self.loads: Callable[[str], Any] = lambda path: ModelPatcher()
@@ -248,7 +248,7 @@ class Comfy:
             models, memory_required=0, force_patch_weights=False, minimum_memory_required=None,
             force_full_load=False,
         ):  # fmt: skip
-            self.calls.append("load_models_gpu")
+            self.calls.append(f"load_models_gpu {len(models)} {memory_required:.4g} {force_full_load}")
 
         def get_free_memory(dev=None, torch_free_too=False):
             return (self.free, 0) if torch_free_too else self.free
@@ -274,10 +274,12 @@ class Comfy:
             ckpt_path, output_vae=True, output_clip=True, output_clipvision=False, embedding_directory=None,
             output_model=True, model_options={}, te_model_options={},  # noqa: B006
         ):  # fmt: skip
+            folders = [Path(folder).name for folder in embedding_directory]
+            self.calls.append(f"load_checkpoint {output_vae} {output_clip} {folders}")
             return (self.loads(ckpt_path), None, VAE(PictureVae()), None)
 
         def load_diffusion_model(unet_path, model_options={}):  # noqa: B006
-            self.calls.append(f"load_diffusion_model {sorted(model_options)}")
+            self.calls.append(f"load_diffusion_model {model_options}")
             return self.loads(unet_path)
 
         return {
@@ -294,7 +296,7 @@ class Comfy:
 
         return {
             "get_filename_list": lambda folder_name: sorted(
-                path.name for path in (self.root / folder_name).glob("*") if path.suffix != ".gguf"
+                path.name for path in (self.root / folder_name).glob("*") if path.suffix.lower() != ".gguf"
             ),
             "get_full_path_or_raise": get_full_path_or_raise,
             "get_annotated_filepath": lambda name: str(self.root / "input" / name),
@@ -311,7 +313,7 @@ class Comfy:
                 self.total = total
 
             def update_absolute(self, value, total=None, preview=None):
-                shown.append((value, total))
+                shown.append((value, total, *([preview] if preview else [])))
 
         return ProgressBar
 
@@ -348,7 +350,8 @@ class Comfy:
             model, seed, steps, cfg, sampler_name, scheduler, positive, negative, latent, denoise=1.0,
             disable_noise=False, start_step=None, last_step=None, force_full_denoise=False,
         ):  # fmt: skip
-            self.calls.append("common_ksampler")
+            shape = "x".join(map(str, latent["samples"].shape))
+            self.calls.append(f"common_ksampler {shape}, {steps} steps of {sampler_name} {scheduler} {cfg}")
             module = sys.modules["comfy.sample"]
             noise = (
                 torch.zeros_like(latent["samples"])
@@ -378,7 +381,12 @@ class Comfy:
                 calls.append("encode")
                 return ({"samples": vae.encode(pixels)},)
 
+        class VAEEncodeTiled:
+            def encode(self, vae, pixels, tile_size, overlap, temporal_size=64, temporal_overlap=8):
+                calls.append(f"encode in tiles of {tile_size}, {overlap}")
+                return ({"samples": vae.encode(pixels)},)
+
         return {
             "common_ksampler": common_ksampler, "VAEDecode": VAEDecode, "VAEDecodeTiled": VAEDecodeTiled,
-            "VAEEncode": VAEEncode,
+            "VAEEncode": VAEEncode, "VAEEncodeTiled": VAEEncodeTiled,
         }  # fmt: skip

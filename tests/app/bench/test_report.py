@@ -4,6 +4,7 @@ import json
 import math
 import os
 import runpy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from app.bench.facts import hint
 from app.bench.report import checksum, published, to_bytes, to_markdown
 from app.bench.runner import BenchRun
 from app.bench.table import LEVELS, PARTS, parts_of
+from app.commands import bench
 from app.machine import this_local
 from diffusers_helper.bench.cases import function_of
+from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import speeds
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.units import GB
@@ -192,6 +195,41 @@ def test_the_command_leaves_a_report_after_ctrl_c(
     assert [line.split()[0] for line in longtake("bench", "--list").splitlines()] == list(PARTS)
     listed = map(json.loads, longtake("bench", "--list", "--json").splitlines())
     assert [facts["part"] for facts in listed] == list(PARTS)
+
+
+def test_what_the_command_tells_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
+) -> None:
+    def run(self: BenchRun, names: list[str], end: float) -> None:
+        speed = {"copies": {"figures": {"host_copy_bytes_per_second": 2e9}}}
+        memory = {**some_report()["parts"]["step"], "title": "Memory", "cases": speed}
+        self.report["parts"] = {**some_report()["parts"], "memory": memory}
+        self.save(self.report)
+
+    monkeypatch.setattr(BenchRun, "run", run)
+    monkeypatch.setattr("app.commands.bench.ask_torch", lambda environ: {})
+    monkeypatch.setattr("app.commands.bench._model", lambda name: name or "")
+    target = tmp_path / "a.json"
+    for options, weights in ((["--report", target], "random"), (["--model", "framepack-f1"], "real")):
+        *_, off, failed, kept = longtake("bench", "--out", tmp_path / "out", *options).splitlines()
+        assert off == "Planned 2.00 times what was measured: framepack, section, decode"
+        assert failed == "Failed: attention: flash: killed by signal 6"
+        file = tmp_path / "out" / "report.json"
+        assert kept == (f"Kept in {target} and a.json.md" if weights == "random" else f"Kept in {file}")
+        assert json.loads(file.read_text())["weights"] == weights
+    assert speeds(this_local(os.environ).speeds, "cpu").host_copy_bytes_per_second == 2e9
+
+
+def test_the_weights_are_those_of_the_first_framepack_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for here, name, expected in (
+        (("framepack-f1",), None, "framepack-f1"), (("framepack-i2v", "framepack-f1"), None, "framepack-i2v"),
+        (("helios-base", "demo", "wan-5b"), None, ""), (("demo",), "demo", "demo"),
+        ((), "framepack-f1", None),
+    ):  # fmt: skip
+        monkeypatch.setattr(bench, "absence_of", lambda info, here=here: None if info.name in here else info)
+        monkeypatch.setattr(bench, "NotHere", lambda absence: InputError("It is not here.", ""))
+        with pytest.raises(InputError, match="not here") if expected is None else nullcontext():
+            assert bench._model(name) == expected
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(

@@ -146,19 +146,6 @@ def test_a_shutdown_interrupts_and_the_job_can_go_on(program: Program) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_failed_goes_on(program: Program) -> None:
-    process = program.start("generate", "--json", script="sections=3 steps=1 at=1 fault=error times=1")
-    job = until(process, "section_finished")["job"]
-    process.wait(TIMEOUT)
-    assert JobService(program.outputs).job(job).state == "failed"
-    code, out, err = program.run("generate", "--resume", job, "--out", str(program.outputs))
-    assert code == 0, err
-    assert "Section 1 of 3" not in err
-    assert "Section 2 of 3" in err
-    assert Path(out.strip()).read_bytes() == b"video of 109 frames"
-
-
-@pytest.mark.slow
 def test_a_second_command_follows_the_first_and_then_makes_its_own_job(program: Program) -> None:
     first = program.start("generate", "--json", script="sections=2 steps=1 at=1 fault=wait")
     job = until(first, "section_finished")["job"]
@@ -177,18 +164,6 @@ def test_a_second_command_follows_the_first_and_then_makes_its_own_job(program: 
     assert any("This one makes the job now" in line for line in lines)
     assert second.wait(TIMEOUT) == 0
     assert Path(stream(second.stdout).read().decode().strip()).read_bytes() == b"video of 73 frames"
-
-
-@pytest.mark.slow
-def test_a_signal_cancels_in_process_too(program: Program) -> None:
-    process = program.start("generate", "--in-process", script="sections=2 steps=2 at=3 fault=hang")
-    err = stream(process.stderr)
-    while b"Section 1" not in err.readline():
-        pass
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 130
-    assert Path(out.decode().splitlines()[-1]).read_bytes() == b"video of 37 frames"
 
 
 @pytest.mark.slow

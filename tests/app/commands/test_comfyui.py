@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from app.commands.comfyui import _python
 from app.commands.pack import NAME
 from diffusers_helper import __version__
 from diffusers_helper.machine.packages import FRAMEPACK
@@ -83,6 +84,16 @@ def test_versions_of_packages_are_checked(comfyui: Path, tmp_path: Path, longtak
     reported = longtake("install-comfyui-nodes", comfyui, "--python", python)
     assert "it has diffusers 0.43.0, where >=0.37.1,<0.43 is expected; it has transformers 4.57.1" in reported
     assert "accelerate" not in reported
+    for version in ("0.3.40", "0.33.0"):  # the oldest, and the newest that was tested
+        (comfyui / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
+        assert "has version" not in longtake("install-comfyui-nodes", comfyui)
+    names = (
+        "../python_embeded/python.exe", "venv/Scripts/python.exe", ".venv/bin/python", "venv/bin/python",
+    )  # fmt: skip
+    for name in names:  # each one before those of other systems
+        (comfyui / name).parent.mkdir(parents=True, exist_ok=True)
+        (comfyui / name).touch()
+        assert _python(comfyui, None) == comfyui / name
 
 
 def test_the_pack_asks_for_the_packages_of_longtake() -> None:

@@ -114,15 +114,18 @@ def test_what_is_wrong_is_told_with_a_remedy(
         lines += [f"> {name}", *changed(look(root, facts, **environ), others)]
     assert "\n".join(lines) == snapshot(name="torch and environment")
     monkeypatch.setattr(doctor, "version_of", lambda _: "")
+    monkeypatch.setattr(doctor, "rocm_of_torch", lambda: (10,))
+    assert "expandable segments" not in "".join(look(root, ROCM, **ODD))
     lines = ["> a model that does not exist", *changed(look(root, ROCM, "nope"), usual)]
     lines += ["> a model without its files", *changed(look(root, ROCM, "framepack-f1"), usual)]
     local = Local(folder=root / "cache")
     local.calibration.write("gfx1100", {"decode": 1.5, "sample": 1.25})
-    key = shape_key(24, 18485, 128, "bfloat16")
-    sage = {"milliseconds": 500.0, "error": 0.0142, "bytes": 0}
-    for candidate, result in {"sage": sage, "kitchen": {"failed": "no kernel"}}.items():
-        with local.routes.trying(KernelCase("attention", "gfx1100", key), candidate) as results:
-            results.append(result)
+    for tokens, error in ((9242, 0.0133), (18485, 0.0142), (40000, 0.0133)):
+        key = shape_key(24, tokens, 128, "bfloat16")
+        sage = {"milliseconds": 500.0, "error": error, "bytes": 0}
+        for candidate, result in {"sage": sage, "kitchen": {"failed": "no kernel"}}.items():
+            with local.routes.trying(KernelCase("attention", "gfx1100", key), candidate) as results:
+                results.append(result)
     lines += ["> after trials", *changed(look(root, ROCM, local=local), usual)]
     accepted = look(root, ROCM, local=local, LONGTAKE_ATTENTION_DEVIATION="2")
     lines += ["> with more deviation", *changed(accepted, usual)]
@@ -137,6 +140,18 @@ def test_what_is_wrong_is_told_with_a_remedy(
     (root / "out").touch()
     lines += ["> no folder", *changed(look(root, ROCM), usual)]
     assert "\n".join(lines) == snapshot(name="models and memory")
+
+
+def test_swap_is_a_fault_only_where_memory_is_short_and_the_disk_is_that_of_the_nearest_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for free, level in ((2 * GB, "ok"), (2 * GB - 1, "note")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        disk = doctor._disk(root / "a" / "b" / "c")
+        assert (disk.level, disk.text) == (level, f"2 GB free in {root}")
+    for available, swap_free, level in ((5, 1, "note"), (5, 7, "ok"), (60, 1, "ok"), (7, 1, "ok")):
+        write_memory(root, 64 * GB, available * GB, swap=8 * GB, swap_free=swap_free * GB)
+        assert [finding.level for finding in doctor._memory(root)] == ["ok", level]
 
 
 @pytest.mark.parametrize("name", ["wsl", "laptop-780m-egpu", "ryzen-7000-geforce"])
@@ -201,6 +216,7 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().out
     assert f"Removed {home / '.config/miopen'}: 1 file, 0.002 GB." in said
     assert "is a link to" in said
+    assert said.endswith("while MIOpen chooses and compiles its kernels.\n")
     assert f"MIOPEN_USER_DB_PATH names {elsewhere}, which was left alone" in said
     assert not (home / ".config/miopen").exists()
     kept = [home / ".config/other/settings", home / ".cache/torch/kernel", elsewhere / "kernels"]

@@ -115,7 +115,9 @@ def test_the_queue(story: Story, snapshot: SnapshotAssertion) -> None:
         "jobs reorder job-c --before job-b",
         "jobs reorder job-c --before job-c",
         "jobs list --queue",
+        "jobs list --queue --limit 1",
         "jobs pause --all",
+        "jobs list --json --limit 1",
         "jobs pause job-a job-b nojob job-a",
         "jobs pause nojob job-a",
         "jobs resume job-a",
@@ -207,7 +209,8 @@ def test_a_video_that_is_steered(story: Story, snapshot: SnapshotAssertion) -> N
 
     story(
         "jobs list", "jobs branch job-f --longer 1.2 --prompt on", "jobs cancel job-f", "jobs retry job-f",
-        "jobs resume job-a", "jobs cancel job-a job-j", "jobs takes job-f --count 1 --keep 2",
+        "jobs resume job-a", "jobs cancel job-a job-j", "jobs change job-a --prompt later",
+        "jobs takes job-f --count 1 --keep 2",
     )  # fmt: skip
     story.claims()
     story.makes("job-k", 3)
@@ -267,7 +270,7 @@ def test_programs_that_die(
     story.claims()
     story.makes("job-a", 1)
     story.dies(step=1)
-    story("jobs list", "jobs list --state interrupted")
+    story("jobs list", "jobs list --state interrupted", "jobs list --json")
     story.adopts(page)
     story.claims()
     story.dies(step=2)
@@ -317,3 +320,4 @@ def test_an_export_never_replaces_a_file(
         (result.folder / "video.mp4").read_bytes(),
     )
     assert export(tmp_path)[0] == 2
+    assert "codec is 'nope'" in export(tmp_path / "new.mp4", "--codec", "nope")[2]

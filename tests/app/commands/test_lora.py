@@ -44,6 +44,8 @@ def test_a_lora_is_a_path_or_a_name_in_the_folder(
     (request,) = planned(longtake, *order, "--lora", "styles/soft")
     assert request["lora"] == f"{place}/others/styles/soft.safetensors:1"
     assert planned(longtake, *order)[0]["lora"] == ""
+    assert "a LoRA" in longtake("inspect", "here.safetensors")
+    longtake("inspect", "here.safetensors", "--as", "vae", code=2)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from app.commands import pack
 from app.commands.pack import pack_files, write_pack
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.layers import ROOT
@@ -60,6 +61,24 @@ def root(tmp_path: Path) -> Path:
 
 def written(root: Path, text: str) -> None:
     (root / "rocm_nodes/inner/__init__.py").write_bytes(text.encode())
+
+
+def test_a_pack_is_built_again_once_a_file_of_it_has_changed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, built = tmp_path / "pack", list[Path]()
+    folder.mkdir()
+    monkeypatch.setattr(pack, "ROOT", root)
+    monkeypatch.setattr(pack, "write_pack", built.append)
+    file = root / "cache" / "conv.py"
+    for change, times in (
+        (lambda: None, 1), (lambda: None, 1), (lambda: os.utime(file, (1, 1)), 2),
+        (lambda: file.with_suffix(".pyc").touch(), 2), (lambda: file.with_name("more.py").touch(), 3),
+        (file.unlink, 4), (lambda: None, 4),
+    ):  # fmt: skip
+        change()
+        pack.refresh_pack(folder)
+        assert len(built) == times
 
 
 @pytest.mark.parametrize(("text", "expected"), REWRITTEN)

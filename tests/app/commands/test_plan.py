@@ -43,7 +43,7 @@ PLANS = """
 --model framepack-f1 --card gfx1100:24 --seconds 1 --vae-chunk 2 --image picture.png
 --model helios-distilled --card gfx103x:24 --seconds 4.1 --steps 2 --shape 9:16
 --model wan-5b --card gfx906:16 --seconds 3
---card cpu:32 --shape 1:1 --steps 12
+--card cpu:32 --shape 1:1 --steps 12 --mode forward --end-image picture.png
 """.strip().splitlines()
 
 

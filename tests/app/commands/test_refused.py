@@ -81,6 +81,8 @@ plan --model framepack-i2v --card gfx1100:24 --vae-tile 1024 --vram-cap-gb 4
 tune --resolution 8
 tune --aspect 16/9
 tune --aspect 0:1
+tune --aspect 1:0
+tune --aspect 1:10000
 tune --model nothing
 finish picture.png
 finish gone.mp4 --reverse

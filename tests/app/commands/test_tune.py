@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,18 +108,6 @@ def six_cases(monkeypatch: pytest.MonkeyPatch, case: ConvCase) -> list[ConvCase]
     return cases
 
 
-def test_the_summary_for_people(
-    tiny_model: Path, six_cases: list[ConvCase], capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tiny_model) == 0
-    shown = capfd.readouterr()
-    assert "6 shapes: " in shown.out
-    assert "times as fast" in shown.out
-    assert str(routes_folder()) in shown.out
-    assert "shape 6 of 6: measured the plain way " in shown.err
-    assert "miopen" not in shown.out + shown.err  # the CPU has none
-
-
 def test_the_aspect_is_width_to_height(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +131,29 @@ def test_what_is_measured_is_of_the_type_that_the_profile_computes_in(
         dtypes.append({case.dtype for case in tune_module._cases(models, 64, 64)})
     assert dtypes == [{"float32"}, {"float16"}]
     assert models.component("vae").dtype == torch.float32
+    asked = list[Any]()
+    monkeypatch.setattr(
+        "diffusers_helper.vae.convolutions.conv_cases", lambda *call: asked.append(call) or []
+    )
+    monkeypatch.setattr(tune_module, "_SECONDS", 8.0)  # with sections of every length, in both orders
+    monkeypatch.setenv("LONGTAKE_VAE_TILE", "96")
+    tune_module._cases(models, 64, 96)
+    assert asked[0][1:] == (torch.float16, models.device, 64, 96, {3, 4, 5}, 96)
+
+
+def test_a_shape_without_a_way_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, rungs = list[tuple[Any, bool]](), iter([["taps", ""], ["taps", "tiles"]])
+
+    def measure(cases: Any, device: str, again: bool) -> list[dict[str, Any]]:
+        heard.append((cases, again))
+        return [{"rung": rung, "milliseconds": {"miopen": 2.0}} for rung in next(rungs)]
+
+    monkeypatch.setattr("diffusers_helper.loading.loaders.load_models", lambda _: SimpleNamespace(device=""))
+    monkeypatch.setattr(tune_module, "_cases", lambda models, height, width: [(height, width)])
+    monkeypatch.setattr(tune_module, "_measure_all", measure)
+    command = ["tune", "--model", "demo", "--aspect", "3:2", "--resolution", "64"]
+    assert [main([*command, "--json", "--again"]), main(command)] == [1, 0]
+    assert heard == [([(48, 64)], True), ([(48, 64)], False)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli import main
 from app.commands.finish import _source
-from app.jobs.finishing import add_following, forecast, press_after
+from app.jobs.finishing import add_following, finishing_request, forecast, press_after
 from app.jobs.job import Job, NoSuchJob, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
@@ -18,13 +18,13 @@ from app.ui.catalogue import Catalogue
 from app.ui.finish.endpoints import FinishCalls, VideoSource
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Finished, StageStarted, Warned, to_dict
+from diffusers_helper.events import Finished, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from tests.support.clips import scene
 from tests.support.films import write_film
 from tests.support.reported_jobs import job_of
-from tests.support.shared import Sharing, events, until, until_state
+from tests.support.shared import Sharing, events
 
 
 @pytest.fixture
@@ -37,17 +37,22 @@ def test_what_follows_a_video_is_queued_once_and_in_turn(
 ) -> None:
     service = sharing.open(adopt=False)
     sharing.go(service)
-    job = sharing.add(service, "a blue ball", then="trim:0.2-, enlarge:2\nreverse", crf=20)
+    job = sharing.add(service, "a blue ball", then="trim:0.2-, enlarge:2\nreverse", crf=20, seed=11)
     assert isinstance(events(service, job)[-1], Finished)
     (second,) = service.history.made_by(press_after(job.id))
     assert second.request.finishing is not None
     assert second.request.finishing.words == "trim:0.2-,enlarge:2"
-    assert (second.request.then, second.request.prompt, second.request.crf) == ("reverse", "a blue ball", 20)
+    carried = second.request.then, second.request.prompt, second.request.crf, second.request.seed
+    assert carried == ("reverse", "a blue ball", 20, 11)
     assert (second.parent, second.kept) == (job.id, 0)
     assert Path(second.request.video).read_bytes() == (JobFolder(job.folder).video).read_bytes()
     assert not forecast(service.queue.store, second.request)["is_measured"]
     events(service, second)
-    assert forecast(service.queue.store, second.request)["is_measured"]
+    told, done = forecast(service.queue.store, second.request), service.job(second.id)
+    assert told["is_measured"]
+    assert told["work_seconds"] == pytest.approx((done.ended or 0) - (done.started or 0))
+    again = finishing_request(service.job(job.id), "reverse", crf=3)
+    assert (again.prompt, again.seed, again.crf) == ("a blue ball", 11, 3)
     (third,) = service.history.made_by(press_after(second.id))
     assert (third.parent, third.request.then) == (second.id, "")
     pace = PaceBook(service).pace(job.request.model)
@@ -60,28 +65,6 @@ def test_what_follows_a_video_is_queued_once_and_in_turn(
     seconds = second.request.finishing.result.seconds
     assert seconds != second.request.seconds
     assert f"{seconds:5.1f} s  trim 0.2- · enlarge 2: a blue ball" in capsys.readouterr().out
-
-
-def test_what_follows_a_resumed_video_is_shown_from_its_beginning(
-    sharing: Sharing, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    earlier = sharing.open(adopt=False)
-    job = sharing.add(earlier, then="reverse")
-    sharing.go(earlier, 4)
-    until(earlier, job, StageStarted, 2)
-    earlier.queue.pause(job.id)
-    sharing.go(earlier)
-    until_state(earlier, job, "paused")
-    earlier.stop()
-    service = sharing.open(start=False)
-    sharing.go(service)
-    monkeypatch.setattr("app.commands.generate.JobService", lambda outputs: service)
-    assert main(["generate", "--resume", job.id, "--outputs", str(sharing.outputs), "--json"]) == 0
-    shown = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    (following,) = service.history.made_by(press_after(job.id))
-    assert [event for event in shown if event["job"] == following.id] == [
-        to_dict(event) for event in service.events(following.id)
-    ]
 
 
 def test_what_cannot_follow_is_said_and_the_video_is_finished(sharing: Sharing) -> None:

@@ -91,7 +91,17 @@ def test_a_tree_of_branches_is_one_stack_of_the_job_that_went_furthest(
     service.queue.remove(sister.id)
     half = search(stacked=True, limit=1)
     assert ids(search(stacked=True, limit=1, before=half.next).jobs) == [alone.id]
+    for job, kept in ((take, 2), (other, 1), (first, 0)):
+        service._store.add_facts(job.id, kept=kept)
+    service._store.add_facts(alone.id, parent=first.id, kept=3, created=9.0)  # older than its sister
+    whole = [(first.id, 0, 0), (alone.id, 0, 3), (take.id, 0, 2), (other.id, 2, 1)]
+    for job in (first, take, other, alone):
+        nodes = [(node.job.id, node.parent, node.num_kept_sections) for node in service.history.tree(job.id)]
+        assert nodes == whole
+    assert len(service.history.tree(other.id, limit=3)) == 3
+    service._store.add_facts(alone.id, parent="", created=alone.created)
     service._store.add_facts(first.id, parent=other.id)  # a forged circle
+    assert {node.job.id for node in service.history.tree(take.id)} == {first.id, take.id, other.id}
     assert ids(search(stacked=True).jobs) == [other.id, alone.id, take.id, first.id]
 
 
@@ -110,7 +120,18 @@ def test_a_limit_of_size_frees_space_as_soon_as_a_job_has_ended_and_while_the_ne
 
 def test_a_limit_is_a_number_above_zero() -> None:
     assert Retention.from_environment({}) == Retention(math.inf, math.inf)
-    assert Retention.from_environment({"LONGTAKE_KEEP_DAYS": "30"}) == Retention(30 * 86400)
-    for value in ("0", "-1", "much", "nan"):
-        with pytest.raises(InputError, match="LONGTAKE_KEEP_DAYS"):
-            Retention.from_environment({"LONGTAKE_KEEP_DAYS": value})
+    assert Retention.from_environment({"LONGTAKE_KEEP_DAYS": " 30 "}) == Retention(30 * 86400)
+    limits = {"LONGTAKE_KEEP_DAYS": "", "LONGTAKE_KEEP_GB": "2.5"}
+    assert Retention.from_environment(limits) == Retention(math.inf, 2.5 * GB)
+    for name in limits:
+        for value in ("0", "-1", "much", "nan"):
+            with pytest.raises(InputError, match=f"{name} is '{value}'"):
+                Retention.from_environment({name: value})
+
+
+def test_the_jobs_of_a_press_are_found_oldest_first(sharing: Sharing, service: JobService) -> None:
+    jobs = [service.queue.add(sharing.request(), press=press) for press in ("ab", "", "ab", "a")]
+    assert ids(service.history.made_by("ab")) == [jobs[0].id, jobs[2].id]
+    service._store.add_facts(jobs[2].id, created=1.0)
+    assert ids(service.history.made_by("ab")) == [jobs[2].id, jobs[0].id]
+    assert service.history.made_by("") == []

@@ -28,6 +28,7 @@ from tests.support.jobs import write_picture
 from tests.support.reported_jobs import history, job_of
 from tests.support.staged_engine import StagedEngine
 
+FINISHING = GenerationRequest(video="/o/a.mp4", finish="source:96x64*90@30,speed:2")
 MEGAPIXELS = 96 * 64 / 1e6  # of the jobs in this history
 plans = st.builds(plan_sections, st.floats(1, 120), mode=st.sampled_from(MODES))
 works = st.builds(
@@ -89,6 +90,9 @@ def test_the_time_left_is_that_of_the_share_that_is_not_done() -> None:
     left = seconds_left([half, *away, whole], asked)
     seconds = pace.seconds(effort_of(half.request, info_of("demo")))
     assert left == [pytest.approx(seconds * (1 - (frames // 2) / frames)), None, None, 0.0]
+    finishing = replace(half, request=FINISHING, frames=9)  # of 45 frames
+    nominal = FINISHING.finishing.nominal_seconds
+    assert seconds_left([half, finishing], asked)[1] == pytest.approx(nominal * 0.8 * 5.0)
 
 
 @settings(max_examples=20)
@@ -130,6 +134,27 @@ def test_the_last_six_finishings_count() -> None:
     request = SimpleNamespace(finishing=SimpleNamespace(nominal_seconds=2.0))
     jobs = [SimpleNamespace(started=1.0, ended=1.0 + taken, request=request) for taken in range(2, 14)]
     assert finishing_pace(jobs) == 4.5 / 2
+
+
+def test_the_newest_six_videos_of_a_model_whose_logs_say_something_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paces = {f"{number}": Pace(float(number), 1, 1, 1) if number % 2 else None for number in range(20)}
+    monkeypatch.setattr("app.jobs.pace._pace_in", lambda folder, request: paces[folder.path.name])
+    jobs = [job_of(id=name, folder=Path("/o", name), ended=1010.0) for name in paces]
+    finishings = [replace(job, request=replace(FINISHING, model="demo")) for job in jobs[1:4]]
+    others = [replace(job, request=replace(job.request, model="wan-5b")) for job in jobs[1:4]]
+    for made, start_up, pace_of_finishing in (
+        ([*finishings, *others, *jobs], 6.0, 10.0 / FINISHING.finishing.nominal_seconds),
+        (jobs[:6], 3.0, 1.0),
+    ):
+        book = PaceBook(SimpleNamespace(finished_jobs=lambda limit, made=made: made[:limit]))
+        pace = book.pace("demo")
+        assert (pace.start_up, pace.jobs, book.finishing) == (
+            start_up,
+            len(made[:12]) // 2,
+            pace_of_finishing,
+        )
 
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:

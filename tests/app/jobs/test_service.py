@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from app.jobs.downloads.manager import Downloads
 from app.jobs.job import Job
 from app.jobs.making.worker import _needed_bytes, _timed
-from app.jobs.service import JobService, _final_event
+from app.jobs.service import JobService, ServiceStopped, _final_event
 from app.jobs.storage.commands import ended_by
 from app.jobs.storage.folders import size_of
 from app.jobs.storage.logs import append_event
@@ -21,6 +21,7 @@ from diffusers_helper.events import Cancelled, Failed, Finished, SectionFinished
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.reported_jobs import job_of
 from tests.support.shared import Sharing
+from tests.support.staged_engine import StagedEngine
 
 AWAY = "framepack-i2v"
 
@@ -77,6 +78,30 @@ def test_the_queue_is_told_in_the_order_in_which_it_is_made(
     for job, facts in ((over, {"ended": 900.0}), (late, {"started": 800.0}), (last, {"created": 700.0})):
         service.queue.store.add_facts(job.id, **facts)
     assert [job.id for job in service.recent_jobs(3)] == [over.id, late.id, last.id]
+
+
+def test_what_a_service_is_told_is_announced_and_it_starts_again_after_a_stop(
+    sharing: Sharing, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, changes = sharing.add(service), service.changes
+    service.expect_cards("The cluster is away.")
+    assert (service.crew.missing, service.changes) == ("The cluster is away.", changes + 1)
+    for is_taken in (True, False):
+        monkeypatch.setattr(service.crew, "add", lambda engine, is_taken=is_taken: is_taken)
+        service.add_engine(StagedEngine())  # pyright: ignore[reportArgumentType]
+        assert (service.engines, service.changes) == (2, changes + 2)
+    service._engines = service._engines[:1]
+    service.expect_cards("")
+    service.queue.pause_queue()
+    for adopts in (False, True, False):
+        service.start(adopt=adopts)
+        assert (service.downloads._thread is not None) is adopts
+        items = service.follow(job.id)
+        assert [next(items), next(items)] == [None, None]
+        service.stop()
+        assert service.downloads._thread is None
+        with pytest.raises(ServiceStopped):
+            list(items)
 
 
 def test_a_state_of_an_old_version_has_no_time(sharing: Sharing, service: JobService) -> None:

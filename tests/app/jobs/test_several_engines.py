@@ -11,7 +11,7 @@ from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.queue.endpoints import JobCalls
-from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, Warned
+from diffusers_helper.events import Event, Finished, SectionFinished
 from diffusers_helper.planning.profiles import CAP_VARIABLE
 from tests.support.jobs import states_of, wait_until
 from tests.support.shared import Sharing, events, until, until_state
@@ -46,23 +46,6 @@ def test_each_engine_takes_the_next_job_of_the_queue(sharing: Sharing) -> None:
         engine.go(1000)
     assert all(isinstance(events(service, job)[-1], Finished) for job in jobs)
     assert [states_of(job.folder).count("queued") for job in jobs] == [1] * 5
-
-
-def test_a_command_concerns_its_own_job_alone(sharing: Sharing) -> None:
-    service, engines, jobs = open_with(sharing, 2, 3, seconds=3.6)
-    service.start()
-    wait_until(lambda: running(service, jobs) == [0, 1])
-    service.queue.cancel(jobs[0].id)
-    assert isinstance(events(service, jobs[0])[-1], Cancelled)
-    wait_until(lambda: running(service, jobs) == [1, 2])
-    service.queue.pause(jobs[1].id)
-    until_state(service, jobs[1], "paused")
-    assert running(service, jobs) == [2]
-    service.queue.resume(jobs[1].id)
-    wait_until(lambda: running(service, jobs) == [1, 2])
-    for engine in engines:
-        engine.go(1000)
-    assert all(isinstance(events(service, job)[-1], Finished) for job in jobs[1:])
 
 
 def test_the_queue_counts_all_engines(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,35 +117,6 @@ def test_two_programs_use_different_cards_and_never_the_same(sharing: Sharing) -
     assert running(one, jobs) == [0]
     one.stop()
     assert isinstance(events(two, jobs[0])[-1], Finished)
-
-
-def test_a_card_whose_engine_always_dies_loses_no_job(
-    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service, (bad, good) = on_cards(sharing, SMALL_CARD, LARGE_CARD)
-
-    def dies(job: Job, **_: object) -> Iterator[Event | None]:
-        raise EngineDied(-6)
-        yield
-
-    monkeypatch.setattr(bad, "run", dies)
-    jobs = [sharing.add(service, str(number)) for number in range(4)]
-    service.start()
-    good.go(1000)
-    found = [events(service, job) for job in jobs]
-    assert all(isinstance(one[-1], Finished) for one in found)
-    passed_on = [e.message for one in found for e in one if isinstance(e, Warned) and "gave up" in e.message]
-    assert (
-        passed_on
-        == ["The engine on processor 1 (0.2 GB) gave up; processor 2 (4 GB) goes on with the video."] * 2
-    )  # then the card is out of service
-    assert {service.job(job.id).card for job in jobs} == {"processor 2 (4 GB)"}
-    worker = service.crew.workers[0]
-    assert not worker.is_in_service
-    service.crew.serve(worker.card.key)
-    again = sharing.add(service, "again")
-    assert isinstance(events(service, again)[-1], Finished)
-    assert worker.is_in_service  # one death since it was put back
 
 
 def test_a_card_whose_engine_works_between_two_deaths_stays_in_service(

@@ -77,23 +77,6 @@ def test_a_command_takes_over_its_own_job_alone_and_then_lets_others_lead(sharin
     assert isinstance(events(server, left)[-1], Finished)
 
 
-def test_a_job_is_cancelled_from_any_program(sharing: Sharing) -> None:
-    maker, other = sharing.open(), sharing.open(start=False)
-    running, queued = sharing.add(maker, seconds=3.6), sharing.add(maker)
-    sharing.go(maker, 7)
-    until(other, running, SectionFinished)
-    assert other.queue.cancel(queued.id)
-    assert other.queue.cancel(running.id)
-    assert "cancel" in other.commands(other.job(running.id)) or other.job(running.id).is_over
-    assert maker.job(queued.id).state == "cancelled"
-    assert not other.queue.cancel(queued.id)
-    sharing.go(maker, 1)  # the sign of life at which the maker looks
-    end = events(other, running)[-1]
-    assert isinstance(end, Cancelled)
-    assert end.frames > 0
-    assert not commands_of(JobFolder(running.folder))
-
-
 def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(sharing: Sharing) -> None:
     maker, other = sharing.open(), sharing.open(start=False)
     first = sharing.add(maker, seconds=3.6)
@@ -120,50 +103,6 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(shar
     assert [one.reason for one in states][:4] == [
         "You started it.", "It is its turn.", "Paused.", "You resumed it.",
     ]  # fmt: skip
-
-
-def test_a_paused_job_leaves_the_engine_to_the_job_that_follows(sharing: Sharing) -> None:
-    maker, other = sharing.open(), sharing.open(start=False)
-    first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
-    closed = _closings(maker)
-    sharing.go(maker, 7)
-    until(maker, first, SectionFinished)
-    assert other.queue.pause(first.id)
-    sharing.go(maker)
-    assert isinstance(events(maker, second)[-1], Finished)
-    assert maker.job(first.id).state == "paused"
-    assert not closed
-
-
-def test_a_paused_queue_begins_nothing_and_goes_on_where_it_was(sharing: Sharing) -> None:
-    maker, other = sharing.open(), sharing.open(start=False)
-    first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
-    sharing.go(maker, 7)
-    until(maker, first, SectionFinished)
-    other.queue.pause_queue()
-    sharing.go(maker)
-    until_state(maker, first, "paused")
-    third = sharing.add(other)
-    assert maker.queue.is_paused
-    assert [job.state for job in maker.queue.jobs()] == ["paused", "queued", "queued"]
-    other.queue.resume_queue()
-    for job in (first, second, third):
-        assert isinstance(events(maker, job)[-1], Finished)
-    ended = [maker.job(job.id).ended or 0.0 for job in (first, second, third)]
-    assert ended == sorted(ended)
-
-
-def test_a_job_stops_after_the_section_at_hand(sharing: Sharing) -> None:
-    maker, other = sharing.open(), sharing.open(start=False)
-    job = sharing.add(maker, seconds=3.6)
-    sharing.go(maker, 4)
-    until(maker, job, StepDone)
-    assert other.queue.stop_after_section(job.id)
-    sharing.go(maker)
-    reported = events(maker, job)
-    assert isinstance(reported[-1], Cancelled)
-    assert sections_of(reported) == [1]
-    assert maker.job(job.id).frames == reported[-1].frames > 0
 
 
 def test_a_command_outlasts_the_death_of_the_maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,23 @@
 """Tests of what reaches a terminal: no control character, from wherever it comes."""
 
+import errno
 import io
 import json
 import logging
 import os
+import queue
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from app.jobs.stdio import ErrorTail, complain, prepare_streams, say
+from app.jobs.stdio import Child, ErrorTail, close_child, complain, in_language, prepare_streams, say
 from diffusers_helper.machine.terminal import LogLines, is_plain_text, one_line, visible
 from diffusers_helper.runner import job_log
+from tests.support.jobs import wait_until
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\x7ff\rg\x07\ud800h\x00\u2028"
 SHOWN = r"a\x1b[2Jb\u009b31mc\u202ed\u2066e\u007ff\x0dg\x07\ud800h\x00\u2028"
@@ -77,6 +82,50 @@ def test_native_words_of_a_child_are_shown_too(capfd: pytest.CaptureFixture[str]
     os.close(writer)
     assert "fault" in tail.text()
     assert capfd.readouterr().err == "\r10%\rhsa \\x1b[31mfault \\u009b \\xff\n"
+
+
+def test_the_end_of_a_childs_words_is_kept_until_the_next_job_and_a_quiet_child_shows_none(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_shown in (True, False):
+        reader, writer = os.pipe()
+        tail = ErrorTail(os.fdopen(reader, "rb"), is_shown=is_shown)
+        os.write(writer, b"a" * 20_000 + b"b")
+        wait_until(lambda tail=tail: tail._tail[-1:] == b"b")
+        assert tail._tail == b"a" * 16_383 + b"b"
+        tail.forget()
+        os.write(writer, b"c")
+        os.close(writer)
+        assert tail.text() == "c"
+        assert capfd.readouterr().err == ("a" * 20_000 + "bc") * is_shown
+
+
+def test_what_is_no_message_of_a_child_is_passed_over_and_its_end_is_told() -> None:
+    lines = ("no JSON", "{}", "[1]", "7", '{"n": 1}')
+    heard = queue.SimpleQueue[Any]()
+
+    def take(message: Any) -> None:
+        heard.put(None if message is None else dict(message.items())["n"])
+
+    child = Child((sys.executable, "-c", f"print({chr(10).join(lines)!r})"), os.environ, take)
+    assert [heard.get(timeout=60), heard.get(timeout=60)] == [1, None]
+    child.send({"to": "nobody"})
+    close_child(child.process, 5.0)
+    assert child.process.returncode == 0
+
+
+def test_what_programs_read_is_not_translated_and_a_closed_stream_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LANGUAGE", "de")
+    texts = ('{"state": "Cancelled."}', '["Cancelled."]', "Cancelled.")
+    assert [in_language(text) == text for text in texts] == [True, True, False]
+
+    def refuse(text: str) -> None:
+        raise OSError(errno.EPIPE, "closed")
+
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=refuse, flush=lambda: None))
+    complain("A word.")
 
 
 def test_no_program_writes_past_these_functions() -> None:

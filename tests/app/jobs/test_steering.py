@@ -3,11 +3,14 @@
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from app.jobs.job import Job
+from app.jobs.job import Job, JobState
+from app.jobs.steering import _is_open
 from app.jobs.storage.commands import carry_out_change, commands_of
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.provenance.branch import num_finished_sections
@@ -15,6 +18,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.jobs import RealStudio, Studio, wait_until
+from tests.support.reported_jobs import job_of
 
 SECTIONS = 4
 
@@ -130,6 +134,14 @@ def grow(job: Job, sections: int) -> JobFolder:
     for number in range(1, sections + 1):
         folder.latents(number).write_bytes(b"latents")
     return folder
+
+
+def test_a_take_can_be_chosen_until_it_has_gone_on(tmp_path: Path) -> None:
+    unfinished = {"queued", "running", "waiting", "paused", "interrupted"}
+    for sections, states in ((1, unfinished), (2, {"paused", "finished"}), (3, set[str]())):
+        job = job_of(folder=tmp_path)
+        grow(job, sections)
+        assert {state for state in get_args(JobState) if _is_open(replace(job, state=state), 1)} == states
 
 
 def with_sections(studio: Studio, count: int) -> JobFolder:

@@ -90,14 +90,14 @@ def test_the_rule_agrees_with_the_changes_that_a_state_can_have() -> None:
 def test_a_record_tells_every_fact_of_a_job(sharing: Sharing) -> None:
     service = sharing.open(start=False)
     first, job = sharing.add(service, "before"), sharing.add(service, "a ball")
-    service.steering.wait(job.id)
     facts = {
         "created": 10.0, "started": 20.5, "ended": 30.0, "place": 5.0, "frames": 7, "message": "Why.",
         "remedy": "Do.", "card": "W7900", "favourite": True, "video": "video-0007.mp4",
     }  # fmt: skip
     service.queue.store.enter(job.id, "running", reason="It is its turn.")
     service.queue.store.enter(job.id, "paused", **facts)
-    service.steering.wait(job.id)
+    for command in ("wait", "change"):
+        service.queue.store.leave_command(job.id, command)
     made = full_record(service, job.id, lambda path: f"at {path.name}")
     request = made.pop("request")
     assert (request["prompt"], request["image"], request["end_image"]) == ("a ball", "at input.png", "")
@@ -110,7 +110,7 @@ def test_a_record_tells_every_fact_of_a_job(sharing: Sharing) -> None:
         "id": job.id, "state": "paused", "place": place, "video": "at video-0007.mp4", "damage": "",
         "folder": f"at {job.id}", "sentence": "Why", "percent": pytest.approx(100 * 7 / 37, abs=0.05),
         "actions": [name for name in ALLOWED["paused"] if name != "edit"], "jobs_before": 0,
-        "wishes": ["wait"],
+        "wishes": ["change", "wait"],
     }  # fmt: skip
     service.queue.pause_queue()
     assert full_record(service, first.id)["sentence"] == "Waiting until the queue is resumed"

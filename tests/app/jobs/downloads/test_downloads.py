@@ -1,21 +1,22 @@
 """Tests of the downloads beside the queue, with a local double of the hub and a stand-in for the engine."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from app.jobs.downloads import manager
+from app.jobs.downloads import manager, worker
 from app.jobs.downloads import process as process_module
 from app.jobs.downloads.manager import DownloadOrder, Downloads
 from app.jobs.downloads.process import Adding, ModelProcess
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models import downloads as core
 from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME, AddedComponent, AddedModel
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -161,55 +162,6 @@ def test_a_killed_program_leaves_an_order_that_the_next_one_executes(
     assert begins[0] >= 2**20
 
 
-@pytest.mark.slow
-def test_two_programs_fetch_each_file_once(studio: Studio, hub: Hub, cache: Path, tmp_path: Path) -> None:
-    hub.gate.clear()
-    second = Downloads(tmp_path / "other" / "downloads", lambda: None)
-    for downloads in (studio.service.downloads, second):
-        downloads.get(INFO.name)
-        downloads.start()
-    try:
-        wait_until(lambda: here(cache, "transformer") >= 2**20)
-        wait_until(lambda: second.progress(INFO.name).done_bytes)
-        hub.gate.set()
-        wait_until(lambda: absence_of(INFO) is None)
-        wait_until(lambda: not second.progress(INFO.name).activity)
-    finally:
-        second.stop()
-    paths = [path for path, _ in hub.asked]
-    assert len(paths) == len(set(paths))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("page", "web page in place of model.safetensors"),
-        ("huge", "Model framepack-f1 is not on this machine: 5120 GB to download"),
-    ],
-)
-def test_a_failure_is_told_and_mended_by_another_try(
-    studio: Studio, hub: Hub, fault: str, words: str
-) -> None:
-    if fault == "page":
-        hub.pages.add(WEIGHTS)
-    else:
-        hub.sizes[WEIGHTS] = 2**40
-    job = order(studio)
-    studio.service.start()
-    wait_until(lambda: activity(studio.service) == "failed")
-    now = studio.service.downloads.progress(INFO.name)
-    assert words in now.message
-    assert now.remedy
-    reported = f"Its model was not downloaded. {now.message}"
-    wait_until(lambda: studio.service.job(job.id).message == reported)
-    hub.pages.clear()
-    hub.sizes.clear()
-    studio.service.downloads.get(INFO.name)
-    studio.events(job)
-    assert absence_of(INFO) is None
-
-
 def test_no_order_is_taken_without_room(studio: Studio, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30))
     with pytest.raises(NotHere):
@@ -308,6 +260,88 @@ def test_a_model_is_told_by_what_happens_to_it(
     assert lines == snapshot
 
 
+class Process:
+    """A process that does nothing, which tells when it begins and ends."""
+
+    heard: ClassVar = list[str]()
+    is_over = has_failed = False
+    message, remedy, total = "No room.", "Free it.", 0
+
+    def __init__(self, task: str, name: str, *, lock: Any) -> None:
+        self.lock = lock
+        self.heard.append(f"begins to {task} {name}")
+
+    def end(self) -> None:
+        self.heard.append("ends")
+        self.lock.release()
+
+
+def running(*programs: Downloads) -> Any:
+    (process,) = [process for program in programs for process in program._running.values()]
+    return process
+
+
+def test_orders_are_executed_by_one_program_at_a_time_and_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, parts, names, changes = Process.heard, ["a part"], [INFO.name], list[int]()
+
+    monkeypatch.setattr(manager, "ModelProcess", Process)
+    monkeypatch.setattr(manager, "missing_components", lambda _: parts)
+    monkeypatch.setattr(manager, "model_names", lambda: names)
+    monkeypatch.setattr(manager, "absence_of", lambda _: SimpleNamespace(has_room=True) if parts else None)
+    (tmp_path / "longtake").mkdir()
+    first, second = (Downloads(tmp_path / "longtake" / "downloads", lambda: changes.append(1)) for _ in "ab")
+
+    def looks(*programs: Downloads) -> list[str]:
+        heard.clear()
+        for program in programs:
+            program._update()
+        return [*heard]
+
+    first.get(INFO.name)
+    for name, content in (("demo", "{"), ("wan-5b", '{"state": 1}'), ("wan-a14b", "[]")):
+        (tmp_path / "longtake" / "downloads" / f"{name}.json").write_text(content)
+    begun, order = f"begins to get {INFO.name}", first._folder / f"{INFO.name}.json"
+    assert (looks(first, second), looks(first, second)) == ([begun], [])
+    process = running(first, second)
+    process.is_over = process.has_failed = True
+    assert looks(first, second) == ["ends"]
+    assert second._orders() == {INFO.name: DownloadOrder("failed", "No room.", "Free it.")}
+    second.get(INFO.name)
+    assert looks(second, first) == [begun]
+    before = len(changes)
+    first.pause(INFO.name)
+    assert (looks(second), first._orders()[INFO.name].state, len(changes)) == (["ends"], "paused", before + 2)
+    first.get(INFO.name)
+    assert looks(first) == [begun]
+    names.clear()  # a user has removed it
+    assert looks(first) == ["ends"]
+    names.append(INFO.name)
+    looks(first)
+    running(first).is_over = True
+    parts.clear()
+    assert (looks(first), order.exists()) == (["ends"], False)
+    first.get(INFO.name)
+    assert not order.exists()  # all of it is here
+    parts.append("a part")
+    first.get(INFO.name)
+    assert looks(first) == [begun]
+    before = len(changes)
+    first.cancel(INFO.name)
+    assert (heard[1:], order.exists(), len(changes)) == (["ends"], False, before + 1)
+    first.get(INFO.name)
+    assert looks(first) == [begun]
+
+    def fail() -> None:
+        first._stopping.set()
+        raise OSError("The disk is away.")
+
+    monkeypatch.setattr(first, "_update", fail)
+    first._work()
+    assert (heard[1:], order.exists()) == (["ends"], True)  # for the next program
+
+
 def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     adding, told = Adding(), list[dict[str, Any]]()
 
@@ -315,13 +349,46 @@ def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.Mo
         told.append(adding.facts())
         with pytest.raises(InputError, match="Another model is being checked"):
             adding.add("another", {}, "")
-        if name == "bad":
-            raise InputError("It is damaged.", "Choose another.")
+        if name != "good":
+            raise (InputError if name == "bad" else LongtakeError)("It is damaged.", "Choose another.")
 
     monkeypatch.setattr(process_module, "_add", add)
-    with pytest.raises(InputError, match="damaged"):
-        adding.add("bad", {}, "")
-    assert adding.facts() == {"name": "", "seconds": 0, "problem": "It is damaged. Choose another."}
+    for name in ("bad", "worse"):
+        with pytest.raises(LongtakeError, match="damaged"):
+            adding.add(name, {}, "")
+        assert adding.facts() == {"name": "", "seconds": 0, "problem": "It is damaged. Choose another."}
     adding.add("good", {}, "")
     assert adding.facts() == {"name": "", "seconds": 0, "problem": ""}
-    assert [(facts["name"], facts["problem"]) for facts in told] == [("bad", ""), ("good", "")]
+    assert [(facts["name"], facts["problem"]) for facts in told] == [
+        ("bad", ""), ("worse", ""), ("good", ""),
+    ]  # fmt: skip
+
+
+def test_the_process_tells_its_progress_and_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(info: object, count: Any) -> Any:
+        for read, problems in ((7, ["p"]), (9, [])):
+            count(read)
+            yield SimpleNamespace(component="vae", checked="whole", problems=problems)
+
+    def get(info: object, tell: Any) -> None:
+        tell(3, 9)
+        raise LongtakeError("It broke.", "Try again.")
+
+    for name in ("ignore_ctrl_c", "end_with", "load_added_models", "find_model"):
+        monkeypatch.setattr(worker, name, lambda *_, **__: None)
+    monkeypatch.setattr(worker.sys, "stdin", SimpleNamespace(fileno=lambda: 0))
+    parts = [SimpleNamespace(here_bytes=size) for size in (6, 4)]
+    monkeypatch.setattr(worker, "installed_components", lambda _: parts)
+    monkeypatch.setattr(worker, "verify", verify)
+    monkeypatch.setattr(worker, "get_model", get)
+    about = {"part": "vae", "checked": "whole"}
+    verified = [(0, 10), (7, 10), about | {"problems": ["p"]}, (10, 10), about | {"problems": []}]
+    for task, code, told in (
+        ("verify", 0, verified),
+        ("get", 1, [(3, 9), {"message": "It broke.", "remedy": "Try again."}]),
+    ):
+        assert worker.main(task, "m") == code
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [tuple(line.values()) if "done_bytes" in line else line for line in lines] == told

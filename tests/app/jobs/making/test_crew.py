@@ -1,7 +1,9 @@
 """Tests of which card gets which job and which lock, over stand-ins for cards and the store."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +13,11 @@ from syrupy.assertion import SnapshotAssertion
 
 from app.jobs.history import Retention
 from app.jobs.job import Job
+from app.jobs.making import crew as module
 from app.jobs.making.crew import Crew
 from app.jobs.making.worker import Worker
 from diffusers_helper.errors import InputError
+from diffusers_helper.events import Cancelled, Failed, SectionFinished
 from tests.support.reported_jobs import job_of
 
 
@@ -203,3 +207,124 @@ def test_the_memory_of_a_card_is_given_back_after_a_pause_unless_a_job_follows()
     assert (worker.job, len(closed)) == (job_of().id, 1)
     worker.rest(leaves=True)
     assert len(closed) == 2
+
+
+def test_the_crew_warms_up_once_tidies_each_hour_and_after_a_job_and_leaves_its_cards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b, _ = seats()
+    crew, store = crew_of(a, b)
+    heard, now, removed = list[str](), [0.0], ["old"]
+    crew.on_change = lambda: heard.append("changed")
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "tidy", lambda *_: heard.append("tidied") or removed)
+    for seat in (a, b):
+        seat.warm_up = lambda seat=seat: heard.append(f"warms {seat.key}")  # pyright: ignore
+        seat.interrupt = lambda: None  # pyright: ignore
+        seat.stop = lambda timeout, seat=seat: heard.append(f"stops {seat.key}")  # pyright: ignore
+
+    def look(times: int, warm: bool = False) -> list[str]:
+        heard.clear()
+        rounds = iter(range(times))
+        monkeypatch.setattr(
+            crew._woken, "wait", lambda _: crew._stopping.set() if next(rounds) + 1 == times else 0
+        )
+        crew._stopping.clear()
+        crew._work(warm)
+        return heard
+
+    store.taken = {"b"}
+    assert look(3, warm=True) == ["warms a"]  # which tidies no folder of another program
+    store.adopts = True
+    assert look(3) == ["tidied", "changed"]
+    now[0], removed[:] = 3599.0, []
+    assert look(1) == []
+    now[0] = 3600.0
+    assert look(2) == ["tidied"]
+    crew._job_ended()
+    assert look(2) == ["tidied"]
+    store.adopts, store.taken = False, {"a", "b"}
+    look(1)
+    assert store.held == set()  # without a job of its own, it leaves the cards to others
+    look(1)
+    assert crew.is_follower
+    look(1)
+    crew.stop(1.0)
+    assert (crew.workers, crew.is_follower, heard[-2:]) == ((), False, ["stops a", "stops b"])
+
+
+SECTION = SectionFinished(job="j", time=1.0, section=2, sections=3, video="v", frames=9)
+
+
+def worker_of(commands: str = "", **facts: Any) -> tuple[Any, list[str]]:
+    """Return a worker over doubles, to whose job these commands were given, and what it does."""
+    heard, worker = list[str](), object.__new__(Worker)
+    store = SimpleNamespace(
+        commands=lambda job: {*commands.split()}, transaction=nullcontext,
+        enter=lambda job, state, **more: heard.append(f"{state} {more}"),
+        is_removed=lambda job: "removed" in facts, is_out=lambda key: facts.get("out", False),
+    )  # fmt: skip
+    engine = SimpleNamespace(cancel=lambda job: heard.append(f"cancels {job}"), used_bytes=5)
+    plain = {"_command": None, "gives_back": False, "_num_finished": 1, "trouble": "", "card": Seat("a", 24)}
+    for name, value in {**plain, "_store": store, "_engine": engine, **facts}.items():
+        setattr(worker, name, value)
+    return worker, heard
+
+
+def test_what_a_worker_makes_of_commands_and_failures(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    lines, job, end = (
+        list[str](),
+        job_of(id="j", folder=tmp_path),
+        Cancelled(job="j", time=1.0, video="x/v", frames=9),
+    )
+    for commands in ("", "wait", "pause", "stop_after_section", "pause cancel", "change"):
+        for before, gives_back, event in (
+            (None, False, None), (None, False, SECTION), (None, True, None), ("pause", False, None),
+            ("cancel", False, None),
+        ):  # fmt: skip
+            worker, heard = worker_of(commands, _command=before, gives_back=gives_back)
+            said = worker._obey(job, event)
+            lines.append(f"{commands} {before} {gives_back} {event and 'section'}: {said}, {heard}")
+        for gives_back in (False, True):
+            worker, heard = worker_of(commands, gives_back=gives_back)
+            worker._pause(job, end)
+            lines.append(f"  its end, {gives_back}: {heard}")
+    for code in ("disk_full", "storage", "card_busy", "engine_died", "card_away", "internal"):
+        failed = Failed(job="j", time=1.0, message="Why.", remedy="Do.", code=code)  # pyright: ignore
+        for folder, facts in ((tmp_path, {}), (tmp_path / "gone", {}), (tmp_path, {"removed": True})):
+            worker, _ = worker_of(_passes_on=lambda worker, job: "Another goes on.", **facts)
+            trouble = worker._passing_trouble(replace(job, folder=folder), failed)
+            lines.append(f"{code} {folder.name == 'gone'} {facts}: {trouble}")
+        reason, away = worker._goes_elsewhere(job, failed), getattr(worker.card, "away", "")
+        lines.append(f"  goes elsewhere: {reason!r}, away {away!r}")
+    assert "\n".join(lines) == snapshot
+
+
+def test_whether_a_card_serves_and_how_much_of_its_memory_is_used() -> None:
+    card: Any = Seat("a", 24)
+    for away, out, trouble, serves in (
+        ("", False, "", True),
+        ("Far.", False, "", False),
+        ("", True, "", False),
+        ("", False, "Dead.", False),
+    ):
+        card.away = away
+        assert worker_of(card=card, out=out, trouble=trouble)[0].is_in_service is serves
+    for used, machine, expected in ((7, "", 7), (0, "", 5), (0, "desk", 0)):
+        card.used_bytes, card.machine = used, machine
+        assert worker_of(card=card)[0].used_bytes == expected
+
+
+def test_a_job_that_was_asked_to_end_gets_the_time_of_a_stop_and_any_other_engine_is_killed() -> None:
+    for commands, command, waits in (
+        ("", None, False), ("wait", None, False), ("cancel", None, True), ("pause", None, True),
+        ("", "pause", True),
+    ):  # fmt: skip
+        worker, heard = worker_of(commands, _command=command, job="j", _orders=SimpleQueue())
+        joins = list[float]()
+        worker._thread = SimpleNamespace(
+            join=joins.append, is_alive=lambda joins=joins: [*map(round, joins)] not in ([3, 0], [0, 0])
+        )
+        worker._engine.kill = lambda heard=heard: heard.append("kills")
+        worker.stop(4.0)
+        assert ([*map(round, joins)], heard) == ([3, 0] if waits else [0, 0], ["kills"] * (2 - waits))

@@ -59,44 +59,6 @@ def test_a_job_whose_disk_is_full_waits_says_why_and_goes_on(
     assert studio.service.job(job.id).message == ""
 
 
-def test_a_job_that_waits_can_be_ended(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Broken(monkeypatch)
-    studio.service.start()
-    job = studio.submit("sections=2 steps=2 at=1 fault=pause")
-    studio.until(job, StepDone)
-    disk.error = FULL
-    (job.folder / "go").touch()
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert studio.service.queue.cancel(job.id)
-    wait_until(lambda: studio.service.job(job.id).state == "cancelled")
-    disk.error = None
-    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-    assert states_of(job.folder)[-1] == "cancelled"
-
-
-def test_a_job_that_was_ended_between_two_tries_can_be_resumed(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=2 steps=1 at=1 fault=full times=1")
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert studio.service.queue.cancel(job.id)
-    wait_until(lambda: studio.service.job(job.id).state == "cancelled")
-    studio.service.queue.resume(job.id)
-    assert isinstance(studio.events(job)[-1], Finished)
-
-
-def test_a_job_whose_folder_is_away_can_be_ended(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=2 steps=1 at=1 fault=wait")
-    studio.until(job, SectionFinished)
-    away = studio.outputs.rename(studio.outputs.with_name("away"))
-    assert studio.service.queue.cancel(job.id)
-    time.sleep(0.5)
-    assert not studio.outputs.exists()
-    away.rename(studio.outputs)
-    wait_until(lambda: states_of(job.folder)[-1] == "cancelled")
-    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-
-
 def test_a_database_that_another_program_locks_lets_a_job_wait(
     studio: Studio, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -187,6 +187,28 @@ def test_a_folder_that_is_only_read_gets_no_database_until_a_program_changes_it(
     assert writer.job(job.id).state == "cancelled"
 
 
+def test_what_others_have_left_is_listed_held_and_swept_by_the_only_maker(tmp_path: Path) -> None:
+    (tmp_path / ".longtake").mkdir()
+    (tmp_path / ".longtake" / "held").touch()  # by version 0.2
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "states.jsonl").write_text('{"state": "failed", "message": "It broke."}\n')
+    first, second = (JobService(tmp_path) for _ in range(2))
+    (job,) = first.jobs()
+    assert (job.id, job.state, job.damage, first.queue.is_paused) == ("old", "failed", "request", True)
+    leftovers = tmp_path / ".new.tmp", tmp_path / ".longtake" / ".file.tmp"
+    for service, card, stay in ((first, "a", False), (second, "b", True)):
+        leftovers[0].mkdir()
+        leftovers[1].touch()
+        assert service.queue.store.lock_card(card)
+        assert {file.exists() for file in leftovers} == {stay}
+    assert first.queue.store.lock_card("b") is None
+    shutil.rmtree(tmp_path / "old")
+    second.queue.rebuild()
+    assert first.job("old").message == "The job's folder is missing."
+    first.queue.remove("old")
+    assert second.jobs() == []
+
+
 def test_a_folder_that_comes_later_arrives_paused_beside_a_queue_that_goes_on(
     outputs: Path, tmp_path: Path
 ) -> None:

@@ -8,39 +8,11 @@ from pathlib import Path
 import pytest
 
 from app.jobs.service import JobService
-from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
 from app.jobs.storage.owners import JobOwner, standing_of
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
+from diffusers_helper.events import Failed, Finished, Warned
 from tests.support.jobs import Studio, damage_database, kill, run_program
-
-
-@pytest.mark.slow
-def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
-    script = "sections=3 steps=2 at=3 fault=hang times=1"
-    process, (running, queued) = run_program(studio, script, "steps=1")
-    watcher = studio.service
-    studio.until(watcher.job(running), StepDone, 3)
-    began = watcher.job(running).started
-    watcher.recover()
-    assert watcher.job(running).state == "running"
-    kill(process)
-    watcher.recover()
-    job = watcher.job(running)
-    assert (job.state, job.message) == ("interrupted", INTERRUPTED["message"])
-
-    watcher.start()
-    events = studio.events(watcher.job(running))
-    assert isinstance(events[-1], Finished)
-    assert TAKEN_OVER in [event.message for event in events if isinstance(event, Warned)]
-    assert [event.section for event in events if isinstance(event, SectionFinished)] == [1, 2, 3]
-    assert sum(isinstance(event, JobStarted) for event in events) == 1
-    assert [event.time for event in events] == sorted(event.time for event in events)
-    job = watcher.job(running)
-    assert (job.state, job.frames) == ("finished", 109)
-    assert (job.started or 0.0) > (began or 0.0)  # the time without a program does not count
-    assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
 
 
 def test_a_program_of_another_computer_may_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

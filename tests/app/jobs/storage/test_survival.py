@@ -37,13 +37,6 @@ def test_what_is_said_twice_is_written_once(studio: Studio) -> None:
     assert states_of(job.folder) == ["queued", "running"]
 
 
-def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
-    job = studio.submit()
-    with pytest.raises(ValueError, match="queued; it cannot become finished"):
-        studio.service._store.enter(job.id, "finished")
-    assert states_of(job.folder) == ["queued"]
-
-
 def test_a_database_that_vanishes_is_waited_for(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     studio.service.start()
