@@ -119,6 +119,11 @@ find_hardware() {
 choose_torch() {
     local card
     read -r hardware cards <<<"$(find_hardware)"
+    # ROCm takes the card for another one, whose kernels alone it loads then.
+    if [[ -n $cards && ${HSA_OVERRIDE_GFX_VERSION:-} =~ ^([0-9]+)\.([0-9]+)\.([0-9]+)$ ]]; then
+        printf -v card 'gfx%d%x%x' "${BASH_REMATCH[@]:1}"
+        [[ " $cards " == *" $card "* ]] || cards+=" $card"
+    fi
     default_version=$(sed -n 's/^torch==//p' "$root/constraints.txt")
     torch_version=${TORCH_VERSION:-$default_version}
     torch_builds=$hardware
