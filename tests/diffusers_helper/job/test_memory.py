@@ -245,6 +245,24 @@ def test_no_cap_outlasts_a_job(
     assert memory_plans.device.cap_bytes is None
 
 
+def test_weights_that_stayed_leave_no_unused_memory_after_the_job(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = tiny_request(small_scene, **limits(deep_models, small_scene, "all stay"))
+    memory_plans, folder = MemoryPlans(request, deep_models, 64, 64, Local()), JobFolder(tmp_path)
+    held = list[int]()
+    monkeypatch.setattr(
+        type(memory_plans.device), "empty_cache", lambda self: held.append(self.allocated_bytes())
+    )
+    report = Report(folder, plan_sections(1.0), list[Event]().append)
+    with JobMemory(memory_plans, folder, report, CancelToken()) as memory:
+        with memory.store.on_device("vision"):
+            pass
+        assert memory_plans.device.allocated_bytes()
+    assert memory_plans.device.allocated_bytes() == 0
+    assert held == [0]
+
+
 @pytest.mark.parametrize(("ends", "speed"), [([100.0], 0.09), ([100.0, 3.0, 3.0], 3.0)])
 def test_the_first_decode_counts_for_the_cards_times_only_where_there_is_no_other(
     ends: list[float], speed: float, deep_models: Models, small_scene: Path, tmp_path: Path,
