@@ -217,15 +217,15 @@ pip_install() {
         "$venv/bin/python" -I -m pip install "$@"
 }
 
-# Installs a build of torch and imports it.
+# Installs a build of torch and imports it, which needs the packages beside it.
 try_build() {
     local index=$1 options=()
-    # The dependencies of torch's own builds follow from requirements.txt, in the versions of constraints.txt.
-    [[ $2 == amd ]] || options+=(--no-deps)
+    # An index from the environment may have torch alone. Its dependencies then come with requirements.txt.
+    [[ $2 != */* ]] || options+=(--no-deps)
     [[ $2 == "${torch_builds%% *}" ]] || options+=(--force-reinstall) # the same version of another build is there
     say "Installing torch $torch_version from $index ..."
     attempt "installing torch $torch_version" pip_install "${options[@]}" --index-url "$index" "$(torch_of "$2")"
-    attempt "importing torch from $index" "$venv/bin/python" -I -c "import torch"
+    [[ $2 == */* ]] || attempt "importing torch from $index" "$venv/bin/python" -I -c "import torch"
     echo "--extra-index-url $index" >"$venv/torch-source"
 }
 

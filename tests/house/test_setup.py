@@ -206,7 +206,7 @@ def test_a_build_that_does_not_work_is_told_and_the_other_is_taken(
     assert words in result.stderr
     assert "Taking another build of torch instead." in result.stdout
     torch = checkout.installs()[1]
-    assert torch == f"--no-deps --force-reinstall --index-url {index}/torch/rocm7.2 torch==2.13.0"
+    assert torch == f"--force-reinstall --index-url {index}/torch/rocm7.2 torch==2.13.0"
     assert (checkout.venv / "torch-source").read_text() == f"--extra-index-url {index}/torch/rocm7.2\n"
 
 
