@@ -26,6 +26,7 @@ from diffusers_helper.memory.store import StageRecord, Store
 from diffusers_helper.output.report import Report
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan
+from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.planning.vae import Task, Video
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -145,6 +146,20 @@ def test_a_job_counts_with_the_kernel_that_doctor_saw(
     assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
     own = Local({"LONGTAKE_ATTENTION": "flash"}, tmp_path)
     assert MemoryPlans(request, deep_models, 64, 64, own).plan == believed
+
+
+def test_a_card_that_torch_does_not_see_is_told(
+    deep_models: Models, small_scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def notes() -> list[str]:
+        return MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).notes
+
+    usual = notes()
+    monkeypatch.setattr(plans, "detect", lambda environ: Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * GB))
+    (told,) = (note for note in notes() if note not in usual)
+    assert told.startswith("PyTorch does not see the RX 7900 XTX, so the processor computes")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a person has chosen the processor
+    assert notes() == usual
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_loaded(
