@@ -225,7 +225,8 @@ try_build() {
     [[ $2 == "${torch_builds%% *}" ]] || options+=(--force-reinstall) # the same version of another build is there
     say "Installing torch $torch_version from $index ..."
     attempt "installing torch $torch_version" pip_install "${options[@]}" --index-url "$index" "$(torch_of "$2")"
-    [[ $2 == */* ]] || attempt "importing torch from $index" "$venv/bin/python" -I -c "import torch"
+    # This may hang where the card cannot be used (PyTorch's issue 189110).
+    [[ $2 == */* ]] || attempt "importing torch from $index" timeout 600 "$venv/bin/python" -I -c "import torch"
     echo "--extra-index-url $index" >"$venv/torch-source"
 }
 
