@@ -18,8 +18,8 @@ _TOOLS = (
     *("mv", "rm", "sed", "sleep", "tail", "timeout", "touch"),
 )
 # A stand-in for an interpreter, which copies itself as a virtual environment and records what pip is asked to
-# install. PIP_DOES holds the commands that pip then runs, and IMPORT_DOES those of an import of torch, which needs
-# packages beside it.
+# install. PIP_DOES holds the commands that pip then runs, and IMPORT_DOES those of an import of torch, which
+# needs packages beside it.
 _PYTHON = """\
 #!/usr/bin/env bash
 case "$*" in

@@ -16,7 +16,6 @@ from cache.trial import _temporary_mark
 from cache.trial import try_candidates as try_here
 from diffusers_helper.attention.backends import BACKENDS, LIBRARIES, candidate_backends
 from diffusers_helper.attention.dispatch import attention_function
-from diffusers_helper.attention.operation import operation_of
 from diffusers_helper.attention.trial import attention_work
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
@@ -99,21 +98,6 @@ def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: p
     (in_math,) = try_here([(work, ["native"])])
     assert "stores the scores of all tokens" in in_math["failed"]
     assert in_math["kernel"] == MATH
-
-
-@pytest.mark.parametrize(
-    ("backend", "kernel"),
-    [("native", "_scaled_dot_product_flash_attention_for_cpu"), ("math", MATH), ("sliced", "")],
-)
-def test_a_kernel_is_named_without_the_profiler(
-    backend: str, kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hangs(*_: object, **__: object) -> None:
-        raise TimeoutError
-
-    monkeypatch.setattr("torch.autograd.profiler._prepare_profiler", hangs)
-    inputs = [torch.randn(1, 64, 2, 16) for _ in range(3)]
-    assert operation_of(lambda: attention_function(backend, 2**20)(*inputs)) == kernel
 
 
 def test_a_kernel_that_hangs_is_ended_and_not_tried_again_unless_the_time_of_all_was_over(
