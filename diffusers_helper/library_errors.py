@@ -41,7 +41,7 @@ _TEXTS: dict[Trouble, tuple[str, ...]] = {
     "device": (
         "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
         "unspecified launch failure", "device-side assert", "hiperrorlaunchtimeout", "launch timed out",
-        "memory access fault by gpu", "hsa exception", "hsa_status_error",
+        "memory access fault by gpu", "hw exception by gpu", "hsa exception", "hsa_status_error",
     ),
     "miopen": ("miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed"),
     "blas": (
@@ -50,8 +50,8 @@ _TEXTS: dict[Trouble, tuple[str, ...]] = {
     ),
     "kernel": (
         "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
-        "no kernel image is available", "cudnn_status_", "unable to find an engine",
-        "could not create a primitive", "comfy-kitchen",
+        "no kernel image is available", "kernel image is invalid", "invalid kernel file", "cudnn_status_",
+        "unable to find an engine", "could not create a primitive", "comfy-kitchen",
     ),
 }  # fmt: skip
 

@@ -263,6 +263,8 @@ def decode_lightly(job: OpenJob, latents: Tensor, on_piece: Progress, _: Any) ->
             code="download",
         )
 
+    job.models.convolutions.install(decoder)
+
     def on_latent(done: int, total: int) -> None:
         job.cancel.check()
         on_piece(done, total)

@@ -119,6 +119,11 @@ find_hardware() {
 choose_torch() {
     local card
     read -r hardware cards <<<"$(find_hardware)"
+    # ROCm takes the card for another one, whose kernels alone it loads then.
+    if [[ -n $cards && ${HSA_OVERRIDE_GFX_VERSION:-} =~ ^([0-9]+)\.([0-9]+)\.([0-9]+)$ ]]; then
+        printf -v card 'gfx%d%x%x' "${BASH_REMATCH[@]:1}"
+        [[ " $cards " == *" $card "* ]] || cards+=" $card"
+    fi
     default_version=$(sed -n 's/^torch==//p' "$root/constraints.txt")
     torch_version=${TORCH_VERSION:-$default_version}
     torch_builds=$hardware
@@ -212,15 +217,16 @@ pip_install() {
         "$venv/bin/python" -I -m pip install "$@"
 }
 
-# Installs a build of torch and imports it.
+# Installs a build of torch and imports it, which needs the packages beside it.
 try_build() {
     local index=$1 options=()
-    # The dependencies of torch's own builds follow from requirements.txt, in the versions of constraints.txt.
-    [[ $2 == amd ]] || options+=(--no-deps)
+    # An index from the environment may have torch alone. Its dependencies then come with requirements.txt.
+    [[ $2 != */* ]] || options+=(--no-deps)
     [[ $2 == "${torch_builds%% *}" ]] || options+=(--force-reinstall) # the same version of another build is there
     say "Installing torch $torch_version from $index ..."
     attempt "installing torch $torch_version" pip_install "${options[@]}" --index-url "$index" "$(torch_of "$2")"
-    attempt "importing torch from $index" "$venv/bin/python" -I -c "import torch"
+    # This may hang where the card cannot be used (PyTorch's issue 189110).
+    [[ $2 == */* ]] || attempt "importing torch from $index" timeout 600 "$venv/bin/python" -I -c "import torch"
     echo "--extra-index-url $index" >"$venv/torch-source"
 }
 

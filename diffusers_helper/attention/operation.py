@@ -1,16 +1,32 @@
-"""The name of the operation that computes attention, which says the kind of kernel."""
+"""The name of the operation that computes attention, which says the kind of kernel.
 
-from collections.abc import Callable
+Torch's profiler tells the operations, too, but may hang with the tracer of newer ROCm (rocm-systems 11623).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
-def operation_of(compute: Callable[[], Tensor]) -> tuple[str, Tensor]:
-    with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as trace:
-        result = compute()
-        result.sum().item()
-    names = [event.key.removeprefix("aten::") for event in trace.key_averages()]
-    operations = [name for name in names if "attention" in name and name != "scaled_dot_product_attention"]
-    return min(operations, key=len, default=""), result
+class _Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = set[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.names.add(func._schema.name.partition("::")[2])
+        with self:  # an operation that consists of others comes here as a whole
+            result = func.decompose(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+
+
+def operation_of(compute: Callable[[], Tensor]) -> str:
+    with torch.inference_mode(), _Operations() as operations:
+        compute().sum().item()
+    names = operations.names - {"scaled_dot_product_attention"}
+    return min((name for name in names if "attention" in name), key=len, default="")

@@ -41,7 +41,7 @@ def attention_work(
     @contextmanager
     def prepared(candidate: str) -> Prepared:
         compute = attention_function(candidate, limit_bytes)
-        kernel, _ = operation_of(lambda: compute(query, key, value))
+        kernel = operation_of(lambda: compute(query, key, value))
         yield lambda: [compute(query, key, value)], kernel
 
     expected = _attention_in_fp32(query[:, rows], key, value)

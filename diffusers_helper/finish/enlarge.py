@@ -115,6 +115,7 @@ class Upscaler:
         self._factor = factor
         self._scale = 4 if weights == _LARGE else factor
         self._margin = _MARGINS[weights]
+        self._is_on_card = device is not None
         self.tile = _HOST_TILE
         self._net = self._ncnn.Net()
         self._net.opt.num_threads = processors()
@@ -143,7 +144,12 @@ class Upscaler:
                 if code:
                     raise CardError("A frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
                 result[:, rows, columns] = np.array(output)[:, kept_rows, kept_columns]
-        return _true_to(frame, 255 * result.clip(0, 1, out=result), self._factor)
+        result.clip(0, 1, out=result)
+        # Some drivers compute black without an error (k4yt3x/video2x#1398), which the correction would hide.
+        mean = values.mean()
+        if self._is_on_card and not abs(result.mean() - mean) < mean / 2 + 0.01:  # also if it is no number
+            raise CardError("A frame cannot be enlarged.")
+        return _true_to(frame, 255 * result, self._factor)
 
 
 def tiles(length: int, tile: int, margin: int, scale: int) -> Iterator[tuple[slice, slice, slice]]:

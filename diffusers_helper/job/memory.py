@@ -99,6 +99,7 @@ class JobMemory:
         for store in self._stores:
             if trace is not None:
                 store.flush("exception-cleanup")
+            store.device.empty_cache()  # for the processes that try kernels, and the jobs that finish videos
             store.device.limit(None)
 
     def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:

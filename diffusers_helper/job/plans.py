@@ -93,6 +93,16 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     return Machine("rocm", arch, properties.name, total, is_apu)
 
 
+def unseen_card_note(device: Device, environ: Mapping[str, str]) -> str:
+    card = detect(environ)
+    if device.has_gpu or card.kind == "cpu" or torch.cuda.is_available():
+        return ""  # the job computes on it, or a person has chosen the processor
+    return (
+        f"PyTorch does not see the {card.name}, so the processor computes, which takes far longer. "
+        "`longtake doctor` says what to do."
+    )
+
+
 class MemoryPlans:
     """The memory plans of one job, each smaller than the one before. Nothing is moved here.
 
@@ -139,8 +149,10 @@ class MemoryPlans:
         self.request, self._profile, self.levels = first.request, first.profile, first.levels
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         _log.info("kernels: %s; products: %s", self.request.kernels, self.blas)
-        compiles = [COMPILES] if self.request.kernels == COMPILED else []
-        self.notes = [*choice_notes(first), *compiles, *([] if has_tried_all else [LATE])]
+        compiles = COMPILES if self.request.kernels == COMPILED else ""
+        unseen = unseen_card_note(self.device, local.environ)
+        notes = unseen, *choice_notes(first), compiles, "" if has_tried_all else LATE
+        self.notes = [*filter(None, notes)]
         if vae_precision:
             self.widen_vae(vae_precision)
 

@@ -165,6 +165,15 @@ def test_a_card_that_needs_it_gets_amds_build_with_its_dependencies(
     assert others.endswith(f"--extra-index-url {index}")
 
 
+def test_a_card_that_runs_under_another_name_gets_the_kernels_of_that_name(bare: FreshCheckout) -> None:
+    chosen = "find_hardware() { echo rocm gfx1032; }; choose_torch; torch_of ${torch_builds%% *}"
+    for version, devices in (
+        ("10.3.0", "device-gfx1032,device-gfx1030"), ("10.3.2", "device-gfx1032"), ("0x1", "device-gfx1032"),
+    ):  # fmt: skip
+        torch = bare.shell(chosen, HSA_OVERRIDE_GFX_VERSION=version).stdout.strip()
+        assert torch == f"torch[{devices}]==2.13.0+rocm10.0.0"
+
+
 def test_another_card_adds_its_package_and_a_card_that_is_away_keeps_it(
     checkout: FreshCheckout, index: str
 ) -> None:
@@ -197,7 +206,7 @@ def test_a_build_that_does_not_work_is_told_and_the_other_is_taken(
     assert words in result.stderr
     assert "Taking another build of torch instead." in result.stdout
     torch = checkout.installs()[1]
-    assert torch == f"--no-deps --force-reinstall --index-url {index}/torch/rocm7.2 torch==2.13.0"
+    assert torch == f"--force-reinstall --index-url {index}/torch/rocm7.2 torch==2.13.0"
     assert (checkout.venv / "torch-source").read_text() == f"--extra-index-url {index}/torch/rocm7.2\n"
 
 

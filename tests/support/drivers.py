@@ -28,6 +28,8 @@ TEXTS = {
     "GET was unable to find an engine to execute this computation": "kernel",
     "HIP error: invalid device function": "kernel",
     "HIP error: no kernel image is available for execution on the device": "kernel",
+    "CUDA error: device kernel image is invalid": "kernel",
+    "CUDA error: invalid kernel file": "kernel",
     "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasGemmEx(handle)`": "blas",
     "rocblas_status_internal_error": "blas",
     "could not create a primitive descriptor for the convolution": "kernel",
@@ -41,6 +43,7 @@ TEXTS = {
     "hipErrorIllegalAddress": "device",
     "CUDA error: unspecified launch failure": "device",
     "hipErrorLaunchFailure": "device",
+    "HW Exception by GPU node-1 (Agent handle: 0x5899c75e9d60) reason :GPU Hang": "device",
     "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception.": "device",
 }
 

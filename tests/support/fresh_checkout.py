@@ -18,7 +18,8 @@ _TOOLS = (
     *("mv", "rm", "sed", "sleep", "tail", "timeout", "touch"),
 )
 # A stand-in for an interpreter, which copies itself as a virtual environment and records what pip is asked to
-# install. PIP_DOES holds the commands that pip then runs, and IMPORT_DOES those of an import of torch.
+# install. PIP_DOES holds the commands that pip then runs, and IMPORT_DOES those of an import of torch, which
+# needs packages beside it.
 _PYTHON = """\
 #!/usr/bin/env bash
 case "$*" in
@@ -27,7 +28,11 @@ case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     *"-m pip install "*) all="$*"; echo "${{all#*install }}" >>"$PIP_LOG"; eval "${{PIP_DOES:-}}" ;;
     *'version("torch")'*) echo torch==2.13.0+cpu ;;
-    *"-c import torch") eval "${{IMPORT_DOES:-}}" ;;
+    *"-c import torch")
+        case $(tail -n 1 "$PIP_LOG") in
+            *--no-deps*torch==*) echo "No module named 'typing_extensions'" >&2; exit 1 ;;
+        esac
+        eval "${{IMPORT_DOES:-}}" ;;
     *demo_gradio.py*) printf '%s\\n' "$PWD" "$@" ;;
     "-I - "*) exec "{python}" "$@" ;;
 esac

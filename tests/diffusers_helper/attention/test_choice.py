@@ -94,7 +94,7 @@ def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: p
     assert said[:2] == ["nan of their size", "0.2 of their size"]
     assert len(said) == 3  # of which the last is wrong in its last row alone
     assert "failed" not in right
-    monkeypatch.setattr("diffusers_helper.attention.trial.operation_of", lambda compute: (MATH, None))
+    monkeypatch.setattr("diffusers_helper.attention.trial.operation_of", lambda compute: MATH)
     (in_math,) = try_here([(work, ["native"])])
     assert "stores the scores of all tokens" in in_math["failed"]
     assert in_math["kernel"] == MATH

@@ -63,11 +63,14 @@ def test_each_frame_is_enlarged_once_even_if_segments_share_it(monkeypatch: pyte
     assert enlarged == [*range(12)]
 
 
-def test_a_card_that_fails_is_left_for_the_processor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("code", "value"), [(-100, 0.5), (0, 0.0), (0, float("nan"))])
+def test_a_card_that_fails_is_left_for_the_processor_once(
+    code: int, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = list[Any]()
 
     class Net(ncnn.Net):  # pyright: ignore[reportAttributeAccessIssue]
-        """A network whose card has no room."""
+        """A network whose card has no room, or computes nothing."""
 
         card: int | None = None
 
@@ -81,8 +84,9 @@ def test_a_card_that_fails_is_left_for_the_processor_once(monkeypatch: pytest.Mo
         def create_extractor(self) -> Any:
             if self.card is None:
                 return super().create_extractor()
-            return SimpleNamespace(input=lambda *_: 0, extract=lambda name: (-100, None))
+            return SimpleNamespace(input=lambda *_: 0, extract=lambda name: (code, output))
 
+    output = np.full((3, 64, 64), value, np.float32)
     monkeypatch.setattr(ncnn, "Net", Net)
     monkeypatch.setattr(enlarge, "vulkan_device", lambda: 1)
     clip = scene(2, 32, 32)

@@ -26,6 +26,7 @@ from diffusers_helper.memory.store import StageRecord, Store
 from diffusers_helper.output.report import Report
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan
+from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.planning.vae import Task, Video
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -147,6 +148,20 @@ def test_a_job_counts_with_the_kernel_that_doctor_saw(
     assert MemoryPlans(request, deep_models, 64, 64, own).plan == believed
 
 
+def test_a_card_that_torch_does_not_see_is_told(
+    deep_models: Models, small_scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def notes() -> list[str]:
+        return MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).notes
+
+    usual = notes()
+    monkeypatch.setattr(plans, "detect", lambda environ: Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * GB))
+    (told,) = (note for note in notes() if note not in usual)
+    assert told.startswith("PyTorch does not see the RX 7900 XTX, so the processor computes")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a person has chosen the processor
+    assert notes() == usual
+
+
 def test_what_cannot_fit_is_refused_before_anything_is_loaded(
     deep_model: Path, small_scene: Path, tmp_path: Path
 ) -> None:
@@ -243,6 +258,24 @@ def test_no_cap_outlasts_a_job(
         if error:
             raise error
     assert memory_plans.device.cap_bytes is None
+
+
+def test_weights_that_stayed_leave_no_unused_memory_after_the_job(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = tiny_request(small_scene, **limits(deep_models, small_scene, "all stay"))
+    memory_plans, folder = MemoryPlans(request, deep_models, 64, 64, Local()), JobFolder(tmp_path)
+    held = list[int]()
+    monkeypatch.setattr(
+        type(memory_plans.device), "empty_cache", lambda self: held.append(self.allocated_bytes())
+    )
+    report = Report(folder, plan_sections(1.0), list[Event]().append)
+    with JobMemory(memory_plans, folder, report, CancelToken()) as memory:
+        with memory.store.on_device("vision"):
+            pass
+        assert memory_plans.device.allocated_bytes()
+    assert memory_plans.device.allocated_bytes() == 0
+    assert held == [0]
 
 
 @pytest.mark.parametrize(("ends", "speed"), [([100.0], 0.09), ([100.0, 3.0, 3.0], 3.0)])

@@ -84,4 +84,4 @@ def test_a_clean_up_gives_memory_back_and_changes_no_pixel(
     monkeypatch.setattr(Device, "empty_cache", lambda self: calls.append("cleaned"))
     video, events = run(picture, models, tmp_path / "job", vae_cleanup=2)
     assert video == automatic
-    assert len(calls) == pieces(events) // 2 > 0
+    assert len(calls) == pieces(events) // 2 + 1 > 1  # the last one at the end of the job
