@@ -70,6 +70,22 @@ window.film = (video, lengths) => {
   video.pause = () => { [from, began] = [at(), null]; say('pause'); };
   video.requestVideoFrameCallback = () => {};
 };
+// Holds the timers of a second or more; the result lets so many milliseconds pass for them.
+window.holdTimers = () => {
+  const [set, clear, held] = [setTimeout.bind(window), clearTimeout.bind(window), new Map()];
+  let [now, last] = [0, 0];
+  window.setTimeout = (act, time = 0, ...more) => {
+    if (time < 1000) return set(act, time, ...more);
+    held.set(last -= 1, [now + time, () => act(...more)]);
+    return last;
+  };
+  window.clearTimeout = (id) => held.delete(id) || clear(id);
+  return async (time) => {
+    now += time;
+    for (const [id, [due, act]] of [...held]) if (due <= now && held.delete(id)) act();
+    await settle();
+  };
+};
 window.rows = () => [...document.querySelectorAll('.lt-row')].map((row) => row.dataset.job).join('');
 """
 
