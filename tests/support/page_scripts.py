@@ -24,7 +24,7 @@ window.fetch = (address, { body = '{}' } = {}) => new Promise((resolve, reject) 
   const reply = (value, status) => resolve(
     new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
   calls.push({
-    address, path: address.replace('api/', ''), sent: JSON.parse(body), reply,
+    address, path: address.replace(/^api[/]/, ''), sent: body instanceof FormData ? body.get('files').name : JSON.parse(body), reply,
     answer: (value) => reply(value, 200),
     refuse: (message) => reply({ message }, 409), lose: () => reject(new TypeError('away')),
   });
@@ -70,12 +70,12 @@ window.film = (video, lengths) => {
   video.pause = () => { [from, began] = [at(), null]; say('pause'); };
   video.requestVideoFrameCallback = () => {};
 };
-// Holds the timers of a second or more; the result lets so many milliseconds pass for them.
-window.holdTimers = () => {
+// Holds the timers of `least` milliseconds or more; the result lets so many milliseconds pass for them.
+window.holdTimers = (least = 1000) => {
   const [set, clear, held] = [setTimeout.bind(window), clearTimeout.bind(window), new Map()];
   let [now, last] = [0, 0];
   window.setTimeout = (act, time = 0, ...more) => {
-    if (time < 1000) return set(act, time, ...more);
+    if (time < least) return set(act, time, ...more);
     held.set(last -= 1, [now + time, () => act(...more)]);
     return last;
   };
@@ -86,6 +86,32 @@ window.holdTimers = () => {
     await settle();
   };
 };
+// What the server says of a form, with which `openForm` starts the form's script.
+window.facts = {
+  unused: [], crops: {}, program: '', size: '', many: '', model: '', starts: '', words: [], offered: [], defaults: {},
+  loras: { text: '', weights: {} }, ratio: 1.5,
+};
+window.find = (selector) => document.querySelector(selector);
+window.answer = async (path, value) => { named(path).at(-1).answer(value); await settle(); };
+window.openForm = async (more = {}) => {
+  const script = await load('form/form.js');
+  script.default();
+  await settle();
+  await answer('form_restore', { facts: { ...facts, ...more } });
+  await answer('form_describe', {});
+  return load('form/describe.js');
+};
+window.say = async (more) => {
+  const { take } = await load('form/describe.js');
+  take({ facts: { ...facts, ...more } });
+  await settle();
+};
+window.enter = (selector, value, name = 'input') => {
+  const field = find(selector);
+  field.value = value;
+  field.dispatchEvent(new Event(name, { bubbles: true }));
+};
+window.kept = (name) => JSON.parse(localStorage[`longtake.${name}`] ?? null);
 window.rows = () => [...document.querySelectorAll('.lt-row')].map((row) => row.dataset.job).join('');
 """
 

@@ -2,51 +2,15 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.page_scripts import document, page
 from tests.support.pages import needs_chromium
 
 __all__ = ["document", "page"]
 pytestmark = needs_chromium
-# `facts` are what the server says of a form; `openForm` starts the form's script with them.
-FORM = """
-window.facts = {
-  unused: [], crops: {}, program: '', size: '', many: '', model: '', starts: '', words: [], offered: [], defaults: {},
-  loras: { text: '', weights: {} }, ratio: 1.5,
-};
-window.find = (selector) => document.querySelector(selector);
-window.answer = async (path, value) => { named(path).at(-1).answer(value); await settle(); };
-window.openForm = async (more = {}) => {
-  const script = await load('form/form.js');
-  script.default();
-  await settle();
-  await answer('form_restore', { facts: { ...facts, ...more } });
-  await answer('form_describe', {});
-  return load('form/describe.js');
-};
-window.say = async (more) => {
-  const { take } = await load('form/describe.js');
-  take({ facts: { ...facts, ...more } });
-  await settle();
-};
-window.enter = (selector, value, name = 'input') => {
-  const field = find(selector);
-  field.value = value;
-  field.dispatchEvent(new Event(name, { bubbles: true }));
-};
-window.kept = (name) => JSON.parse(localStorage[`longtake.${name}`] ?? null);
-"""
 
 
-@pytest.fixture
-def form(page: Any) -> Any:
-    page.evaluate(FORM)
-    return page
-
-
-def test_values_notices_and_markup_change_only_what_they_concern(form: Any) -> None:
-    told = form.evaluate("""async () => {
+def test_values_notices_and_markup_change_only_what_they_concern(page: Any) -> None:
+    told = page.evaluate("""async () => {
         const script = await load('form/describe.js');
         const { changed, putPicture, read, refuse, restored, showNotice, take, write } = script;
         const later = holdTimers();
@@ -105,12 +69,12 @@ def test_values_notices_and_markup_change_only_what_they_concern(form: Any) -> N
     assert told[18:] == ["more", ""]
 
 
-def test_restored_settings_keep_the_pictures_that_they_say_nothing_of(form: Any) -> None:
+def test_restored_settings_keep_the_pictures_that_they_say_nothing_of(page: Any) -> None:
     rows: list[tuple[bool, dict[str, str], list[str | None]]] = [
         (False, {}, ["a", "b"]), (True, {}, ["a", None]), (True, {"image": ""}, [None, None]),
         (True, {"image": "c"}, ["c", None]), (False, {"end_image": "d"}, ["a", "d"]),
     ]  # fmt: skip
-    results = form.evaluate(
+    results = page.evaluate(
         """async (rows) => {
         const { read, restoreForm, write } = await load('form/describe.js');
         const results = [];
@@ -134,8 +98,8 @@ def test_restored_settings_keep_the_pictures_that_they_say_nothing_of(form: Any)
     assert '"is_whole":true' in results[1][-1]
 
 
-def test_the_buttons_and_choices_of_the_form(form: Any) -> None:
-    told = form.evaluate("""async () => {
+def test_the_buttons_and_choices_of_the_form(page: Any) -> None:
+    told = page.evaluate("""async () => {
         const { read, write } = await openForm();
         const { reportJobs } = await load('jobs.js');
         const told = [];
