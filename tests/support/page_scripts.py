@@ -21,13 +21,21 @@ HARNESS = """
 window.calls = [];
 window.streams = [];
 window.fetch = (address, { body = '{}' } = {}) => new Promise((resolve, reject) => {
-  const reply = (value, status) => resolve(
-    new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
-  calls.push({
-    address, path: address.replace(/^api[/]/, ''), sent: body instanceof FormData ? body.get('files').name : JSON.parse(body), reply,
-    answer: (value) => reply(value, 200),
-    refuse: (message) => reply({ message }, 409), lose: () => reject(new TypeError('away')),
-  });
+  const call = {
+    address, path: String(address).replace(/^api[/]/, ''), isOver: false,
+    sent: body instanceof FormData ? body.get('files').name : JSON.parse(body),
+    reply: (value, status) => {
+      call.isOver = true;
+      resolve(new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
+    },
+    answer: (value) => call.reply(value, 200),
+    refuse: (message) => call.reply({ message }, 409),
+    lose: () => {
+      call.isOver = true;
+      reject(new TypeError('away'));
+    },
+  };
+  calls.push(call);
 });
 window.EventSource = class {
   constructor(address) { Object.assign(this, { address, readyState: 1 }); streams.push(this); }
@@ -92,7 +100,13 @@ window.facts = {
   loras: { text: '', weights: {} }, ratio: 1.5,
 };
 window.find = (selector) => document.querySelector(selector);
-window.answer = async (path, value) => { named(path).at(-1).answer(value); await settle(); };
+// Answers the last call of this name, also if it is yet to come.
+window.answer = async (path, value) => {
+  const open = () => named(path).findLast(({ isOver }) => !isOver);
+  for (let n = 0; n < 100 && !open(); n += 1) await settle();
+  open().answer(value);
+  await settle();
+};
 window.openForm = async (more = {}) => {
   const script = await load('form/form.js');
   script.default();
@@ -112,6 +126,19 @@ window.enter = (selector, value, name = 'input') => {
   field.dispatchEvent(new Event(name, { bubbles: true }));
 };
 window.kept = (name) => JSON.parse(localStorage[`longtake.${name}`] ?? null);
+window.transferOf = (...files) => {
+  const transfer = new DataTransfer();
+  for (const [name, type = ''] of files) transfer.items.add(new File(['x'], name, { type }));
+  return transfer;
+};
+window.drop = async (target, ...files) => {
+  const dropped = new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: transferOf(...files) });
+  find(target).dispatchEvent(dropped);
+  await settle();
+};
+window.uploaded = async (...paths) => {
+  for (const path of paths) await answer('gradio_api/upload', [path]);
+};
 window.rows = () => [...document.querySelectorAll('.lt-row')].map((row) => row.dataset.job).join('');
 """
 

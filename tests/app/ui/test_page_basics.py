@@ -114,8 +114,8 @@ def test_a_late_or_lost_answer_is_told_until_it_comes(page: Any) -> None:
         await later(1499); line();
         await later(2); line();
         calls[0].answer({}); await settle(); line();
-        sayLost('It reconnects.'); line();
-        calls[1].answer({}); await settle(); sayLost(''); line();
+        sayLost('It reconnects.'); line(); sayLost('');
+        calls[1].answer({}); await settle(); line();
         for (const status of [502, 503, 504, 500]) {
             quiet(post('c'));
             calls.at(-1).reply({}, status);

@@ -81,7 +81,7 @@ def test_unknown_words_are_told_and_prompts_remembered(page: Any) -> None:
         });
         const spoken = () => results.push(find('.lt-prompt-help .lt-sr').textContent);
         type('ball walrus'); await later(600); type('ball sea'); await later(600); spoken(); await later(300); spoken();
-        type('walrus'); line.querySelector('button').click(); results.push(read('prompt'));
+        type('walrus'); line.querySelector('button').click(); results.push(read('prompt'), line.hidden);
         type('ball sea');
         box.blur();
         const earlier = find('#earlier-prompts');
@@ -103,7 +103,7 @@ def test_unknown_words_are_told_and_prompts_remembered(page: Any) -> None:
         assert (line.endswith(told), button_note) == (True, note), prompt
         assert bool(line) == bool(told), prompt
     assert results[len(rows) :] == [
-        "", "The demo model does not know, and ignores: sea.", "red", True, False,
+        "", "The demo model does not know, and ignores: sea.", "red", True, True, False,
         ["Earlier prompts (2)", "one", "two", "Forget them"], ["one", "two"], "two", "", [32, 30, "p39"], [],
         True, "p39",
     ]  # fmt: skip
@@ -254,7 +254,7 @@ def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
         results.push([named('preset_default')[0].sent, status(), names()]);
         await press('a', 'Remove');
         await answer('preset_export', '{"steps": 5}'); await answer('preset_remove', ['start']);
-        results.push([names(), document.activeElement.ariaLabel]);
+        results.push([names(), document.activeElement.ariaLabel, dialog.querySelector('p').hidden]);
         const files = [];
         const append = FormData.prototype.append;
         FormData.prototype.append = function take(name, file, title) { files.push(file); append.call(this, name, file, title); };
@@ -285,6 +285,6 @@ def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
     assert results == [
         [True, False, "preset-name"], {"name": "mine", "form": "{}"}, ["Default,a,mine", "", "“mine” is saved.", True],
         "none", [{"name": "a"}, "New pages and “Reset to defaults” now use “a”.", "Default,a"],
-        ["Default", "Bring a back"], ["a.json", '{"steps": 5}', {"name": "a", "file": {"path": "up/a.json"}}],
+        ["Default", "Bring a back", True], ["a.json", '{"steps": 5}', {"name": "a", "file": {"path": "up/a.json"}}],
         ["Default,a", "The preset is back."], "soft.look.v2", "No preset.", False, "",
     ]  # fmt: skip
