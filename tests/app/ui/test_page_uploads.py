@@ -227,7 +227,8 @@ def test_the_form_comes_back_after_videos_were_edited(page: Any) -> None:
             await answer('form_fill', { values: { prompt } });
             tell();
         };
-        await editJob({ id: 'x', offered: false }).catch(({ message }) => results.push(message.slice(0, 40)));
+        editJob({ id: 'x', offered: false }).catch(({ message }) => results.push(message.slice(0, 40)));
+        await settle();
         write('prompt', 'mine'); write('image', { path: 'own' });
         await edit('a', 'x'.repeat(80)); await edit('b', 'y'.repeat(81));
         find('#save').click(); await settle();
