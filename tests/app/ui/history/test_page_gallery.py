@@ -127,8 +127,9 @@ def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
             await answer('jobs_favourite', [{ favourite }]);
             told.push(star().getAttribute('aria-pressed') + star().ariaLabel);
         }
+        window.told = told;
         const link = item('a').querySelector('a');
-        const point = async (type, pointerType) => {
+        window.point = async (type, pointerType) => {
             link.dispatchEvent(new PointerEvent(type, { pointerType }));
             for (let n = 0; n < 10; n += 1) await settle();
             told.push(link.querySelector('video')?.getAttribute('src') ?? '');
@@ -144,6 +145,8 @@ def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
         ["abcz", "true", "true", "false"], ["az", "false"],
         True, "trueFavourite: a", False, "falseFavourite: a", "", "va", "va", "",
     ]  # fmt: skip
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate("(async () => { await point('pointerenter', 'mouse'); return told.at(-1); })()") == ""
 
 
 def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
