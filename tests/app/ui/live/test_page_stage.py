@@ -271,6 +271,7 @@ def test_times_run_on_between_two_updates_and_stand_still_without_a_connection(p
         ({}, 0, (*alive, time, remark)),
         ({"quiet": 1.4}, 0, ("alive", "Last sign of life just now.", time, remark)),
         ({}, 5, (*later, time_later, remark_later)),
+        ({"quiet": 3}, 5, ("alive", "Last sign of life 8 s ago.", time_later, remark_later)),
         ({"quiet": 4}, 5, (*quiet, time_later, remark_later)),
         ({}, 6, (*lost, f"{so_far}, when it was last heard of", remark)),
         ({"isGuess": True, "spent": 30}, 0, (*alive, *late)),
