@@ -26,7 +26,8 @@ window.fetch = (address, { body = '{}' } = {}) => new Promise((resolve, reject) 
     sent: body instanceof FormData ? body.get('files').name : JSON.parse(body),
     reply: (value, status) => {
       call.isOver = true;
-      resolve(new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
+      resolve(new Response(JSON.stringify(value),
+          { status, headers: { 'Content-Type': 'application/json' } }));
     },
     answer: (value) => call.reply(value, 200),
     refuse: (message) => call.reply({ message }, 409),
@@ -96,7 +97,8 @@ window.holdTimers = (least = 1000) => {
 };
 // What the server says of a form, with which `openForm` starts the form's script.
 window.facts = {
-  unused: [], crops: {}, program: '', size: '', many: '', model: '', starts: '', words: [], offered: [], defaults: {},
+  unused: [], crops: {}, program: '', size: '', many: '', model: '', starts: '', words: [], offered: [],
+  defaults: {},
   loras: { text: '', weights: {} }, ratio: 1.5,
 };
 window.find = (selector) => document.querySelector(selector);
@@ -132,7 +134,8 @@ window.transferOf = (...files) => {
   return transfer;
 };
 window.drop = async (target, ...files) => {
-  const dropped = new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: transferOf(...files) });
+  const dropped = new DragEvent('drop',
+      { bubbles: true, cancelable: true, dataTransfer: transferOf(...files) });
   find(target).dispatchEvent(dropped);
   await settle();
 };

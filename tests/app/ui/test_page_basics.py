@@ -21,7 +21,8 @@ def test_a_copied_text_is_said_for_a_while(page: Any) -> None:
         await click();
         said.push(fold.open, String(getSelection()));
         await later(3000);
-        Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => said.push(text) } });
+        Object.defineProperty(navigator, 'clipboard',
+            { value: { writeText: async (text) => said.push(text) } });
         await click();
         for (const time of [1500, 2500]) { await later(time); said.push(button.textContent); }
         return said;
@@ -32,12 +33,13 @@ def test_a_copied_text_is_said_for_a_while(page: Any) -> None:
 def test_choices_facts_and_the_focus_stay_where_they_were(page: Any) -> None:
     results = page.evaluate("""async () => {
         const { arrange, fillActions, make, makeTable, render, roam, setOptions } = await load('elements.js');
-        document.body.innerHTML = `<select></select><p data-set="title:t aria-level:zero"><b data-text="words">
-            </b><i data-when="zero" data-set="id:t"></i></p><ul></ul><div></div>`;
-        const [select, facts, list, box] = ['select', 'p', 'ul', 'div'].map((tag) => document.querySelector(tag));
+        document.body.innerHTML = `<select></select><p data-set="title:t aria-level:zero"><b
+            data-text="words"></b><i data-when="zero" data-set="id:t"></i></p><ul></ul><div></div>`;
+        const [select, facts, list, box] = ['select', 'p', 'ul', 'div'].map(find);
         const results = [];
         const tell = (...more) => results.push(more.join(' '));
-        const choose = (...values) => { setOptions(select, values.map((one) => [one, one])); tell(select.value); };
+        const choose = (...values) =>
+            { setOptions(select, values.map((one) => [one, one])); tell(select.value); };
         choose('a', 'b'); select.value = 'b'; choose('c', 'b'); choose('c', 'a');
         const show = (now) => { render(facts, now); tell(facts.outerHTML.replace(/\\s+/g, ' ')); };
         show({ t: 'x', zero: 0, words: 'w' }); show({ t: null, zero: 1 });
@@ -46,9 +48,11 @@ def test_choices_facts_and_the_focus_stay_where_they_were(page: Any) -> None:
         let arrived = '';
         roam(list, () => items, (item) => { arrived += item.textContent; });
         items[0].focus();
-        for (const key of ['ArrowRight', 'ArrowRight', 'ArrowRight', 'Home', 'ArrowLeft', 'End', 'x', 'Home']) {
+        for (const key of ['ArrowRight', 'ArrowRight', 'ArrowRight', 'Home', 'ArrowLeft', 'End', 'x',
+            'Home']) {
             const isTaken = press(key);
-            tell(key, isTaken, document.activeElement.textContent, items.map(({ tabIndex }) => tabIndex), arrived);
+            tell(key, isTaken, document.activeElement.textContent, items.map(({ tabIndex }) => tabIndex),
+                arrived);
         }
         arrange(list, [items[0], items[2]]);
         tell(list.textContent, document.activeElement.textContent);
@@ -70,7 +74,8 @@ def test_choices_facts_and_the_focus_stay_where_they_were(page: Any) -> None:
         '<i data-when="zero" data-set="id:t"></i></p>',
         "ArrowRight true b -1,0,-1 b", "ArrowRight true c -1,-1,0 bc", "ArrowRight false c -1,-1,0 bc",
         "Home true a 0,-1,-1 bca", "ArrowLeft false a 0,-1,-1 bca", "End true c -1,-1,0 bcac",
-        "x false c -1,-1,0 bcac", "Home true a 0,-1,-1 bcaca", "ac a", "A: T/a,B: T/b a", "C: T/c,Bs: T/b Bs", "C: T/c,D: T/d C",
+        "x false c -1,-1,0 bcac", "Home true a 0,-1,-1 bcaca", "ac a", "A: T/a,B: T/b a", "C: T/c,Bs: T/b Bs",
+        "C: T/c,D: T/d C",
         '<table class=""><tbody><tr><th scope="row">n</th><td>vw</td></tr></tbody></table> '
         '<table class="k"><thead><tr><th scope="col">h</th></tr></thead><tbody></tbody></table>',
     ]  # fmt: skip
@@ -105,7 +110,7 @@ def test_a_press_counts_once_until_it_is_done_and_a_failure_is_told(page: Any) -
 
 def test_a_late_or_lost_answer_is_told_until_it_comes(page: Any) -> None:
     said = page.evaluate("""async () => {
-        const { addressOf, linesOf, post, sayLost, upload } = await load('server.js');
+        const { addressOf, linesOf, noteBack, post, sayLost, upload } = await load('server.js');
         const later = holdTimers();
         const said = [];
         const line = () => said.push(textOf('.lt-lost'));
@@ -116,11 +121,20 @@ def test_a_late_or_lost_answer_is_told_until_it_comes(page: Any) -> None:
         calls[0].answer({}); await settle(); line();
         sayLost('It reconnects.'); line(); sayLost('');
         calls[1].answer({}); await settle(); line();
-        for (const status of [502, 503, 504, 500]) {
-            quiet(post('c'));
-            calls.at(-1).reply({}, status);
+        let now = 1e6;
+        performance.now = () => now;
+        const refusals = [[502, {}], [503, {}], [504, {}], [500, {}],
+            [422, { message: 'Wrong.', remedy: 'Mend it.' }]];
+        for (const [status, refusal] of refusals) {
+            quiet(post('c', { a: null }));
+            calls.at(-1).reply(refusal, status);
             await settle();
         }
+        said.push(calls.at(-1).sent);
+        const refused = post('c').catch(({ status, setting }) => said.push(status, setting));
+        calls.at(-1).reply({ message: 'No.', setting: 'steps' }, 409); await refused;
+        line(); noteBack(); line(); now += 4001; noteBack(); line();
+        quiet(post('c')); calls.at(-1).lose(); await settle();
         line(); sayLost('It reconnects.'); line();
         const parts = ['{"n": 1}\\n{"n"', ': "', 'ü"}\\n'].map((text) => new TextEncoder().encode(text));
         const cut = parts[2].slice(0, 1);
@@ -149,7 +163,8 @@ def test_a_late_or_lost_answer_is_told_until_it_comes(page: Any) -> None:
     waits = "Still waiting for the server…"
     assert said == [
         "", waits, waits, "Connection lost. It reconnects.", "",
-        "away", "away", "away", "The server refused this (500).", away, f"Connection lost. {away[28:]}",
+        "away", "away", "away", "The server refused this (500).", "Wrong. Mend it.",
+        {"a": None}, 409, "steps", away, away, "", "away", away, f"Connection lost. {away[28:]}",
         1, "ü", {"path": "folder/x.png", "orig_name": "pasted.png"},
         {"path": "folder/x.png", "orig_name": "ä b.png"},
         [["gradio_api/upload", "pasted.png"], ["gradio_api/upload", "ä b.png"]],
@@ -164,14 +179,16 @@ def test_the_tabs_tell_what_waits_and_lead_by_keys(page: Any) -> None:
         const heard = [];
         tabs.whenShown('history', (rest) => heard.push(rest));
         tabs.default(document.querySelector('.lt-tabs'));
-        const all = ['create', 'queue', 'history', 'models'].map((name) => document.querySelector(`#tab-${name}`));
+        const all = ['create', 'queue', 'history', 'models'].map((name) =>
+            document.querySelector(`#tab-${name}`));
         const told = [];
         const tell = async () => {
             await settle();
             const shown = all.map((tab) => [tab.tabIndex, tab.ariaSelected === 'true' ? 'x' : ''].join(''));
             told.push([document.documentElement.dataset.tab, ...shown, window.scrollY].join(' '));
         };
-        const names = () => all.map((tab) => `${tab.ariaLabel}|${tab.querySelector('.lt-tab-count')?.textContent}`);
+        const names = () => all.map((tab) =>
+            `${tab.ariaLabel}|${tab.querySelector('.lt-tab-count')?.textContent}`);
         await tell();
         document.body.style.height = '9000px';
         window.scrollTo(0, 500);
@@ -189,7 +206,8 @@ def test_the_tabs_tell_what_waits_and_lead_by_keys(page: Any) -> None:
     }""")
     assert told == [
         "create 0x -1 -1 -1 0", "history -1 -1 0x -1 0", "history -1 -1 0x -1 0", "models -1 -1 -1 0x 0",
-        "create 0x -1 -1 -1 0", "queue -1 0x -1 -1 0", "Queue, 2 waiting|2 null|undefined Models, 5 % downloaded|5 %",
+        "create 0x -1 -1 -1 0", "queue -1 0x -1 -1 0",
+        "Queue, 2 waiting|2 null|undefined Models, 5 % downloaded|5 %",
         "Queue| null|undefined Models|", "a,b",
     ]  # fmt: skip
 

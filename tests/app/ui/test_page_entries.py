@@ -35,8 +35,10 @@ def test_loras_are_lines_with_weights_and_checksums(page: Any) -> None:
         write('lora', '');
         const shown = () => results.push([...document.querySelectorAll('.lt-lora-list li')].map((row) => {
             const [box, weight] = row.querySelectorAll('input');
-            const title = textOf.call(null, `.lt-lora-list li:nth-child(${[...row.parentElement.children].indexOf(row) + 1}) span`);
-            return [title, Number(box.checked), Number(box.disabled), weight.hidden ? '' : weight.value].join('/');
+            const title = textOf.call(null,
+                `.lt-lora-list li:nth-child(${[...row.parentElement.children].indexOf(row) + 1}) span`);
+            return [title, Number(box.checked), Number(box.disabled),
+                weight.hidden ? '' : weight.value].join('/');
         }).join(' '));
         await say({ loras: { text: '', weights: {} } }); shown();
         const [box, weight] = document.querySelectorAll('.lt-lora-list input');
@@ -44,7 +46,8 @@ def test_loras_are_lines_with_weights_and_checksums(page: Any) -> None:
         weight.value = '-0.5'; weight.dispatchEvent(new Event('change')); results.push(read('lora'));
         weight.value = ''; weight.dispatchEvent(new Event('change')); results.push(read('lora'));
         await say({ loras: { text: 'an earlier choice', weights: {} } }); shown();
-        await say({ loras: { text: read('lora'), weights: { 'a.safetensors': 0.5, 'gone.safetensors': 2 } } }); shown();
+        await say({ loras: { text: read('lora'),
+            weights: { 'a.safetensors': 0.5, 'gone.safetensors': 2 } } }); shown();
         write('prompt', ' a ball '); find('.lt-triggers button').click(); results.push(read('prompt'));
         return results;
     }""",
@@ -80,14 +83,16 @@ def test_unknown_words_are_told_and_prompts_remembered(page: Any) -> None:
             return [line.hidden ? '' : line.textContent.trim(), find('#start').dataset.note];
         });
         const spoken = () => results.push(find('.lt-prompt-help .lt-sr').textContent);
-        type('ball walrus'); await later(600); type('ball sea'); await later(600); spoken(); await later(300); spoken();
+        type('ball walrus'); await later(600); type('ball sea'); await later(600); spoken(); await later(300);
+        spoken();
         type('walrus'); line.querySelector('button').click(); results.push(read('prompt'), line.hidden);
         type('ball sea');
         box.blur();
         const earlier = find('#earlier-prompts');
         results.push(earlier.hidden);
         for (const text of ['one', 'two', ' one ', '']) { write('prompt', text); rememberPrompt(); }
-        results.push(earlier.hidden, [...earlier.options].map((option) => option.textContent), kept('prompts'));
+        results.push(earlier.hidden, [...earlier.options].map((option) => option.textContent),
+            kept('prompts'));
         enter('#earlier-prompts', 'two', 'change');
         results.push(read('prompt'), earlier.value);
         for (let n = 0; n < 40; n += 1) { write('prompt', `p${n}`); rememberPrompt(); }
@@ -113,17 +118,20 @@ def test_words_of_sections_go_on_until_other_words_begin(page: Any) -> None:
     results = page.evaluate("""async () => {
         const { read, write } = await openForm();
         const section = (place, words, begins, more = {}) => ({
-            place, words, begins, time: `${place} s`, begin: place, share: 25, tone: 0, label: `Words ${place}`,
+            place, words, begins, time: `${place} s`, begin: place, share: 25, tone: 0,
+            label: `Words ${place}`,
             change: '', picture: null, ...more,
         });
         const of = () => ['prompt', 'section_words', 'pictures'].map(read);
         const results = [];
         const describe = async (words, more = {}) => {
-            const sections = words.map((text, at) => section(at, text, !at || text !== words[at - 1], more[at]));
+            const sections = words.map((text, at) =>
+                section(at, text, !at || text !== words[at - 1], more[at]));
             await say({ timeline: { of: of(), prompt: read('prompt'), later: ['9s: late'], sections } });
         };
         const fields = () => [...document.querySelectorAll('.lt-sections textarea')];
-        const shown = () => results.push(fields().map(({ value, placeholder }) => value || placeholder).join('|'));
+        const shown = () => results.push(fields().map(({ value, placeholder }) => value
+            || placeholder).join('|'));
         const type = (index, text) => {
             fields()[index].focus();
             fields()[index].value = text;
@@ -145,7 +153,8 @@ def test_words_of_sections_go_on_until_other_words_begin(page: Any) -> None:
         type(2, 'x');
         await say({ timeline: { of: ['p', '', ''], prompt: 'p', later: [], sections: [] } });
         results.push(read('section_words'), find('.lt-sections').inert);
-        await say({ timeline: { of: of(), prompt: 'p [1s: c]', later: [], sections: [section(0, 'a', true)] } });
+        await say({ timeline: { of: of(), prompt: 'p [1s: c]', later: [],
+            sections: [section(0, 'a', true)] } });
         results.push(of(), fields().length, find('.lt-sections').inert);
         write('prompt', 'new'); // which the server has not read
         fields()[0].blur();
@@ -169,12 +178,14 @@ def test_words_of_sections_go_on_until_other_words_begin(page: Any) -> None:
         await describe(['a', 'a', 'b'], { 2: { picture } });
         const tile = document.querySelectorAll('.lt-placed')[2];
         const image = tile.querySelector('img');
-        results.push([...tile.children].map(({ hidden }) => hidden), image.getAttribute('src'), image.ariaValueNow);
+        results.push([...tile.children].map(({ hidden }) => hidden), image.getAttribute('src'),
+            image.ariaValueNow);
         image.getBoundingClientRect = () => ({ width: 100, height: 100 });
         press('ArrowRight', {}, image);
         results.push(read('pictures'), image.ariaValueNow);
         image.setPointerCapture = () => {};
-        const drag = (type, clientX) => image.dispatchEvent(new PointerEvent(type, { clientX, cancelable: true }));
+        const drag = (type, clientX) =>
+            image.dispatchEvent(new PointerEvent(type, { clientX, cancelable: true }));
         drag('pointerdown', 0); drag('pointermove', 10); drag('lostpointercapture', 10);
         results.push(read('pictures'));
         tile.lastElementChild.click();
@@ -214,7 +225,8 @@ def test_numbers_obey_keys_and_come_back(page: Any) -> None:
             if (Math.abs(Number(range.value) - share) > 0.01) return [from, range.value];
             return press(key, {}, range) && [read('seconds'), range.ariaValueText, kept('form').seconds];
         });
-        const told = () => textOf('#form').includes('number is needed') || textOf('#form').includes('not possible');
+        const told = () => textOf('#form').includes('number is needed')
+            || textOf('#form').includes('not possible');
         const words = () => (told() ? find('#form .lt-kept').textContent : '');
         for (const [name, text] of entries) {
             write(name, 7);
@@ -250,7 +262,8 @@ def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
         await openForm();
         const dialog = find('#presets');
         const results = [];
-        const names = () => [...dialog.querySelectorAll('li')].map((row) => row.firstChild.textContent).join();
+        const names = () => [...dialog.querySelectorAll('li')].map((row) =>
+            row.firstChild.textContent).join();
         const button = (name, label) => [...dialog.querySelectorAll('li button')]
             .find((item) => item.ariaLabel === `${label}: ${name}`);
         const status = () => dialog.querySelector('[role=status]').textContent;
@@ -272,7 +285,8 @@ def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
         results.push([names(), document.activeElement.ariaLabel, dialog.querySelector('p').hidden]);
         const files = [];
         const append = FormData.prototype.append;
-        FormData.prototype.append = function take(name, file, title) { files.push(file); append.call(this, name, file, title); };
+        FormData.prototype.append = function take(name, file, title) { files.push(file);
+            append.call(this, name, file, title); };
         document.activeElement.click(); await settle();
         named('gradio_api/upload')[0].answer(['up/a.json']); await settle();
         results.push([files[0].name, await files[0].text(), named('preset_import')[0].sent]);
@@ -298,8 +312,10 @@ def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
         return results;
     }""")
     assert results == [
-        [True, False, "preset-name"], {"name": "mine", "form": "{}"}, ["Default,a,mine", "", "“mine” is saved.", True],
+        [True, False, "preset-name"], {"name": "mine", "form": "{}"},
+        ["Default,a,mine", "", "“mine” is saved.", True],
         "none", [{"name": "a"}, "New pages and “Reset to defaults” now use “a”.", "Default,a"],
-        ["Default", "Bring a back", True], ["a.json", '{"steps": 5}', {"name": "a", "file": {"path": "up/a.json"}}],
+        ["Default", "Bring a back", True],
+        ["a.json", '{"steps": 5}', {"name": "a", "file": {"path": "up/a.json"}}],
         ["Default,a", "The preset is back."], "soft.look.v2", "No preset.", False, "",
     ]  # fmt: skip

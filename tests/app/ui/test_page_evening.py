@@ -111,23 +111,3 @@ def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Sta
     page.wait_for_function(
         "document.querySelector('#set-prompt textarea').value === 'the red ball moves right'"
     )
-
-
-def test_the_stage_of_a_video_from_words_says_what_comes(window: Any, stand: Stand) -> None:
-    page = window
-    start(page, None, "the red ball", seconds=2.4)
-    status(page, state="running")
-    page.locator(".lt-live .lt-empty").get_by_text("The video appears here, section by section").wait_for()
-    assert page.locator(".lt-live").get_by_text("No video yet").count() == 0
-    stand.engine.go(FIRST)
-    page.locator('.lt-live .lt-stage[data-state="video"]').wait_for()
-
-
-def test_an_example_brings_the_stage_into_sight_on_a_phone(window: Any, stand: Stand) -> None:
-    page = window
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.locator("[data-example]").first.click()
-    page.wait_for_function(STAGE_IN_SIGHT)
-    stand.engine.go(FIRST)
-    page.locator('.lt-live .lt-stage[data-state="video"]').wait_for()
-    page.wait_for_function(STAGE_IN_SIGHT)

@@ -16,7 +16,8 @@ def test_values_notices_and_markup_change_only_what_they_concern(page: Any) -> N
         const later = holdTimers();
         const told = [];
         for (const value of [0, null, 7]) { write('crf', value); told.push(read('crf')); }
-        const marked = () => [...document.querySelectorAll('#form [aria-invalid]')].map(({ name }) => name).join();
+        const marked = () =>
+            [...document.querySelectorAll('#form [aria-invalid]')].map(({ name }) => name).join();
         const open = () => [...document.querySelectorAll('#form details[open]')].map(({ id }) => id).join();
         for (const setting of ['steps', 'vae_tile', 'nothing']) {
             refuse('No.', setting);
@@ -34,7 +35,8 @@ def test_values_notices_and_markup_change_only_what_they_concern(page: Any) -> N
         find('#memory-plan details').open = true;
         take({ markup: fold('b') });
         told.push(textOf('#memory-plan'), find('#memory-plan details').open);
-        const choices = (text) => ({ 'in-model': `<option value="a">${text}</option><option value="b">b</option>` });
+        const choices = (text) =>
+            ({ 'in-model': `<option value="a">${text}</option><option value="b">b</option>` });
         take({ markup: choices('1') });
         find('#in-model').value = 'b';
         take({ markup: choices('2') });
@@ -85,7 +87,8 @@ def test_restored_settings_keep_the_pictures_that_they_say_nothing_of(page: Any)
             await settle();
             const [image, end] = ['image', 'end_image'].map((name) => read(name)?.path ?? null);
             results.push([image, end, read('image')?.orig_name ?? '', location.hash]);
-            await answer('form_fill', { values: { prompt: 'p' }, notice: '<div class="lt-box">Loaded.</div>' });
+            await answer('form_fill',
+                { values: { prompt: 'p' }, notice: '<div class="lt-box">Loaded.</div>' });
             results.at(-1).push(read('prompt'), textOf('#notice'), named('form_fill').at(-1).sent.restored);
         }
         return results;
@@ -137,7 +140,8 @@ def test_the_buttons_and_choices_of_the_form(page: Any) -> None:
         write('random_seed', true); enter('#in-seed', 5); told.push(read('random_seed'));
         find('.lt-demo-close').click();
         told.push(localStorage['longtake.demo-box'], find('#demo-box').classList.contains('lt-closed'));
-        find('#acting').innerHTML = '<button data-before="more"></button><button data-setting="lora"></button>';
+        const act = '<button data-before="more"></button><button data-setting="lora"></button>';
+        find('#acting').innerHTML = act;
         write('mode', 'forward'); write('image', { path: 'a' }); write('lora', 'x');
         for (const button of [...find('#acting').children]) button.click();
         told.push([read('extras'), read('mode'), read('image'), read('lora'), document.activeElement.id]);

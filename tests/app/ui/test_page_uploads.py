@@ -1,4 +1,4 @@
-"""Tests of pictures, dropped files and presses of Start: what is sent for them, and what they leave behind."""
+"""Tests of pictures, dropped files and presses of Start: what is sent for them, and what stays."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytestmark = needs_chromium
 
 def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> None:
     free, wide = [10, 0, 80, 60], [10, 0, 80, 99.6]
-    rows: list[tuple[list[float], str, list[float | None]]] = [  # a crop, a key, and crop, crop_y and zoom after it
+    rows: list[tuple[list[float], str, list[float | None]]] = [  # a crop, a key, and what follows
         (free, "End", [1, 1, 1]), (free, "Home", [0, 0, 1]), (free, "ArrowDown", [0.5, 0.52, 1]),
         (free, "ArrowLeft", [0.48, 0.5, 1]), (free, "PageUp", [0.5, 0.3, 1]), (free, "x", [0.5, 0.5, 1]),
         (wide, "End", [1, None, 1]), (wide, "ArrowDown", [0.52, None, 1]), (wide, "PageUp", [0.3, None, 1]),
@@ -36,7 +36,8 @@ def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> 
             await say({ crops: { image: crop } });
             write('crop', 0.5); write('crop_y', 0.5); write('zoom', 1);
             const isTaken = press(key, {}, hole('image'));
-            results.push([...crops(), isTaken, find('#set-image .lt-crop').dataset.moves, hole('image').tabIndex]);
+            results.push([...crops(), isTaken, find('#set-image .lt-crop').dataset.moves,
+                hole('image').tabIndex]);
         }
         const more = [];
         for (const [zoom, key] of [[0.26, '-'], [7.9, '+']]) {
@@ -47,7 +48,8 @@ def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> 
         more.push(crops().slice(0, 2), hole('image').ariaValueText, hole('image').ariaValueNow);
         await say({ crops: { image: rows[6][0] } });
         more.push(hole('image').ariaValueText, hole('image').getAttribute('aria-orientation'));
-        const wheel = () => hole('image').dispatchEvent(new WheelEvent('wheel', { deltaY: 1, cancelable: true }));
+        const wheel = () => hole('image').dispatchEvent(new WheelEvent('wheel',
+            { deltaY: 1, cancelable: true }));
         write('zoom', 2); wheel(); more.push(read('zoom'));
         hole('image').focus(); wheel(); more.push(read('zoom'));
         const well = find('#set-image .lt-well');
@@ -76,7 +78,8 @@ def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> 
         assert {tuple(results[rows.index(row)][4:]) for row in some} == {(way, 0)}
     assert [result[3] for result in results] == [row[1] not in "x+-=" and row[0][2] < 100 for row in rows]
     assert more == [
-        0.25, 8, [0.2, 0.18], "20 % across, 18 % down", "20", None, "horizontal", 2, 1.82, 1, 2, 2, 1, 2, True,
+        0.25, 8, [0.2, 0.18], "20 % across, 18 % down", "20", None, "horizontal", 2, 1.82, 1, 2, 2, 1, 2,
+        True,
         True, 2, 0.5,
     ]  # fmt: skip
 
@@ -109,10 +112,12 @@ def test_dropped_pasted_and_chosen_files_become_what_they_are(page: Any) -> None
         await drop('body', ['jobs.CSV'], ['own.png', 'image/png']);
         told.push(last()[1]); await uploaded('up/own'); told.push(last()[1]); await uploaded('up/jobs');
         const { path, sent } = calls.at(-1);
-        told.push([path, sent.file.path, sent.pictures, 'image' in JSON.parse(sent.form), 'steps' in JSON.parse(sent.form)]);
+        told.push([path, sent.file.path, sent.pictures, 'image' in JSON.parse(sent.form),
+            'steps' in JSON.parse(sent.form)]);
         await answer('batch_add', {}); told.push(location.hash);
         write('image', null);
-        await drop('body', ['jobs', 'text/csv']); await uploaded('up/jobs'); told.push(calls.at(-1).sent.pictures);
+        await drop('body', ['jobs', 'text/csv']); await uploaded('up/jobs');
+        told.push(calls.at(-1).sent.pictures);
         await answer('batch_add', {});
         const paste = (target, text, ...files) => {
             const clipboardData = transferOf(...files);
@@ -123,7 +128,8 @@ def test_dropped_pasted_and_chosen_files_become_what_they_are(page: Any) -> None
         };
         const picture = ['cell.png', 'image/png'];
         told.push([paste('#in-prompt', 'words', picture), paste('#in-prompt', '/home/cell.png', picture),
-            paste('#start', 'words', picture), paste('#in-prompt', '', picture), paste('#in-prompt', 'words')]);
+            paste('#start', 'words', picture), paste('#in-prompt', '', picture),
+                paste('#in-prompt', 'words')]);
         await uploaded('up/p'); await answer('file_read', { text: '' });
         const [input] = document.querySelectorAll('#set-end_image [type=file]');
         const before = named('gradio_api/upload').length;
@@ -162,10 +168,13 @@ def test_dropped_pasted_and_chosen_files_become_what_they_are(page: Any) -> None
         ["picture_check", {"file": {"path": "up/a", "orig_name": "a.png"}}], "up/a", "up/film",
         ["file_read", {"file": {"path": "up/x", "orig_name": "x.json"}, "name": "x.json"}], None, False,
         "It is broken.", True, "", ["lora_add", {"file": {"path": "up/l"}, "name": "film.SAFETENSORS"}],
-        "film.safetensors:1", "These are 2 files. Drop one at a time; only a batch file comes with its pictures.",
+        "film.safetensors:1",
+        "These are 2 files. Drop one at a time; only a batch file comes with its pictures.",
         "own.png", "jobs.CSV",
-        ["batch_add", "up/jobs", {"own.png": {"path": "up/own"}, "": {"path": "up/film"}}, False, True], "#queue", {},
-        [False, True, True, True, False], "", 2, False, True, True, False, True, False, True, False, "ended", None,
+        ["batch_add", "up/jobs", {"own.png": {"path": "up/own"}, "": {"path": "up/film"}}, False, True],
+        "#queue", {},
+        [False, True, True, True, False], "", 2, False, True, True, False, True, False, True, False, "ended",
+        None,
         "lt-drop",
     ]  # fmt: skip
 
@@ -173,15 +182,19 @@ def test_dropped_pasted_and_chosen_files_become_what_they_are(page: Any) -> None
 def test_a_press_is_kept_withdrawn_and_waits_for_its_picture(page: Any) -> None:
     results = page.evaluate("""async () => {
         sessionStorage['longtake.press'] = JSON.stringify([{
-            id: 'old', settings: { prompt: 'old', image: { path: 'gone' }, end_image: { path: 'e' } }, mayDownload: true,
+            id: 'old', settings: { prompt: 'old', image: { path: 'gone' }, end_image: { path: 'e' } },
+            mayDownload: true,
         }]);
         const later = holdTimers();
         const { read, write } = await load('form/describe.js');
-        const started = () => named('form_start').map(({ sent }) => [sent.press, sent.settings.prompt, sent.may_download]);
-        const isKept = () => [sessionStorage['longtake.press'] ? 'kept' : '', find('#start').getAttribute('aria-busy')];
+        const started = () =>
+            named('form_start').map(({ sent }) => [sent.press, sent.settings.prompt, sent.may_download]);
+        const isKept = () =>
+            [sessionStorage['longtake.press'] ? 'kept' : '', find('#start').getAttribute('aria-busy')];
         write('image', { path: 'here' });
         await openForm(); await settle();
-        const results = [started(), ['image', 'end_image'].map((name) => named('form_start')[0].sent.settings[name].path)];
+        const results = [started(),
+            ['image', 'end_image'].map((name) => named('form_start')[0].sent.settings[name].path)];
         await answer('form_start', ''); results.push(isKept());
         const start = async (prompt) => { write('prompt', prompt); find('#start').click(); await settle(); };
         write('random_seed', false); write('seed', 5);
@@ -192,7 +205,8 @@ def test_a_press_is_kept_withdrawn_and_waits_for_its_picture(page: Any) -> None:
         write('random_seed', true); await start('b'); results.push(read('seed') !== 5);
         await answer('form_start', '<div class="lt-box"><button data-answer="yes">Yes</button></div>');
         find('#notice button').click(); await settle();
-        results.push(started().slice(1).map(([, ...sent]) => sent), new Set(started().map(([id]) => id)).size);
+        results.push(started().slice(1).map(([, ...sent]) => sent),
+            new Set(started().map(([id]) => id)).size);
         named('form_start').at(-1).lose(); await settle(); results.push(isKept());
         await later(2000); results.push(named('form_start').length); await answer('form_start', '');
         await later(2000); results.push(textOf('#notice'), isKept());
@@ -207,8 +221,10 @@ def test_a_press_is_kept_withdrawn_and_waits_for_its_picture(page: Any) -> None:
         return results;
     }""")
     assert results == [
-        [["old", "old", True]], ["here", "e"], ["", "false"], 5, "The server does not answer yet.", ["", "false"], "",
-        True, [["a", False], ["b", False], ["b", True]], 4, ["kept", "true"], 5, "", ["", "false"], 5, ["", "true"],
+        [["old", "old", True]], ["here", "e"], ["", "false"], 5, "The server does not answer yet.",
+        ["", "false"], "",
+        True, [["a", False], ["b", False], ["b", True]], 4, ["kept", "true"], 5, "", ["", "false"], 5,
+        ["", "true"],
         ["up/a"], 6, ["", "false"],
     ]  # fmt: skip
 
@@ -219,7 +235,8 @@ def test_the_form_comes_back_after_videos_were_edited(page: Any) -> None:
         const [{ editJob }, { reportJobs }] = [await load('form/press.js'), await load('jobs.js')];
         const bar = find('.lt-editing');
         const results = [];
-        const tell = () => results.push([bar.hidden ? '' : bar.textContent, document.documentElement.dataset.editing]);
+        const tell = () => results.push([bar.hidden ? '' : bar.textContent,
+            document.documentElement.dataset.editing]);
         const edit = async (id, prompt = id) => {
             editJob({ id, offered: true, request: { prompt } }).catch(() => {});
             await settle();
@@ -243,7 +260,8 @@ def test_the_form_comes_back_after_videos_were_edited(page: Any) -> None:
         location.hash = 'create';
         await edit('c');
         const queue = { models: '', start: '', held: false, can_end: false };
-        const hear = async (job, ...actions) => { reportJobs({ job, actions, queue }); await settle(); tell(); };
+        const hear = async (job, ...actions) =>
+            { reportJobs({ job, actions, queue }); await settle(); tell(); };
         await hear('d'); await hear('c', 'edit'); await hear('c', 'cancel');
         bar.lastChild.click(); await settle(); tell();
         results.push([named('form_restore').length, location.hash]);
@@ -259,7 +277,8 @@ def test_the_form_comes_back_after_videos_were_edited(page: Any) -> None:
     b = [f"{you}{'y' * 80}…{cancel}", "b"]
     c = [f"{you}c{cancel}", "c"]
     assert results == [
-        "This page does not offer the model of th", [f"{you}{'x' * 80}{cancel}", "a"], b, "b", b, b, "mine", ["", ""],
+        "This page does not offer the model of th", [f"{you}{'x' * 80}{cancel}", "a"], b, "b", b, b, "mine",
+        ["", ""],
         ["mine", "own", "#queue", "tab-queue"], c, c, c, [begun, ""], ["", ""], [2, "#create"],
         [f"{you}e{cancel}", "e"], "c", ["", ""],
     ]  # fmt: skip

@@ -34,9 +34,11 @@ def test_a_queue(stand: Stand, evening: Evening, photo: Path, snapshot: Any) -> 
     press("jobs_edit", job=first.id, changes={"seed": 6})
     fourth = press("jobs_duplicate", job=second.id, changes={"seed": 6})["id"]
     press("jobs_duplicate", job=second.id, changes={"model": "gone"})
+    press("jobs_cancel", jobs=[second.id, "none"])
     press("jobs_pause", jobs=[second.id, third.id])
     press("jobs_pause", jobs=[second.id])
     press("jobs_queue", first=1, limit=1)
+    press("jobs_queue", first=99)
     press("jobs_resume", jobs=[second.id])
     press("jobs_wait", jobs=[second.id])
     press("jobs_change", job=second.id, changes={"prompt": "it stops"})

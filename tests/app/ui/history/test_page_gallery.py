@@ -11,8 +11,10 @@ pytestmark = needs_chromium
 # Opens the tab over cards; `cards` tells which are shown, and `hear` sends the news of another revision.
 GALLERY = """
     window.card = (job, more = {}) => ({
-        job, words: job, state: 'finished', root: '', versions: 1, still: '', length: '', sentence: '', created: 1e9,
-        newest: 1e9, seed: '1', model: 'M', favourite: false, bytes: 1, actions: ['remove'], video: `v${job}`, ...more,
+        job, words: job, state: 'finished', root: '', versions: 1, still: '', length: '', sentence: '',
+        created: 1e9,
+        newest: 1e9, seed: '1', model: 'M', favourite: false, bytes: 1, actions: ['remove'], video: `v${job}`,
+        ...more,
     });
     window.some = (cards, next = '', models = ['M']) => (
         { next, say: `${cards.length} videos.`, none: '', models, cards });
@@ -25,7 +27,8 @@ GALLERY = """
         await settle();
     };
     window.item = (job) => find(`.lt-video-card[data-job="${job}"]`);
-    window.cards = () => [...document.querySelectorAll('.lt-video-card')].map(({ dataset }) => dataset.job).join('');
+    window.cards = () =>
+        [...document.querySelectorAll('.lt-video-card')].map(({ dataset }) => dataset.job).join('');
     window.asked = () => named('history_search').length;
     location.hash = 'history';
     await load('undo.js');
@@ -81,7 +84,8 @@ def test_videos_are_removed_by_key_and_for_good_by_a_second_press(page: Any) -> 
     """,
     )
     assert told == [
-        True, "", "", "b", "It is used.", True, "ac", "Removed: 2 videos", "lt-undo-do", "bd", ["3 GB", False],
+        True, "", "", "b", "It is used.", True, "ac", "Removed: 2 videos", "lt-undo-do", "bd",
+        ["3 GB", False],
         ["Press again to delete it", "Press again to delete it: B", 0], {"jobs": ["b"]}, ["d", True, 0],
     ]  # fmt: skip
 
@@ -109,10 +113,12 @@ def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
         const lost = asked();
         now += 2000; reportJobs({ queue: { revision: String(revision) } }); await settle();
         told.push(asked() - lost);
-        const tree = [card('a', { root: 'r', versions: 3 }), card('z', { created: 1e9 - 9e5, newest: 1e9 - 2e5, words: '' })];
+        const tree = [card('a', { root: 'r', versions: 3 }),
+            card('z', { created: 1e9 - 9e5, newest: 1e9 - 2e5, words: '' })];
         await answer('history_search', some(tree));
         const facts = (job) => item(job).querySelector('.lt-video-card-facts').textContent;
-        told.push(facts('a').split(' · ').slice(1), facts('a').split(', ').length, facts('z').split(', ').length, item('z').textContent.includes('No prompt'));
+        told.push(facts('a').split(' · ').slice(1), facts('a').split(', ').length,
+            facts('z').split(', ').length, item('z').textContent.includes('No prompt'));
         const stack = () => item('a').querySelector('.lt-stack');
         told.push(stack().textContent, stack().ariaExpanded);
         stack().click(); await settle(); sent();
@@ -134,19 +140,23 @@ def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
             for (let n = 0; n < 10; n += 1) await settle();
             told.push(link.querySelector('video')?.getAttribute('src') ?? '');
         };
-        await point('pointerenter', 'touch'); await point('pointerenter', 'mouse'); await point('pointerleave', 'touch');
+        await point('pointerenter', 'touch'); await point('pointerenter', 'mouse');
+        await point('pointerleave', 'touch');
         await point('pointerleave', 'mouse');
         return told;
     """,
     )
     assert told == [
-        "24//true//", False, False, "24/24/true//", True, True, 24 * 2 + 14 + 3, "48//true//", "24//true//", 0,
+        "24//true//", False, False, "24/24/true//", True, True, 24 * 2 + 14 + 3, "48//true//", "24//true//",
+        0,
         "24//true//", 1, ["seed 1", "M"], 1, 2, True, "3 versions", "false", "200//false/r/",
         ["abcz", "true", "true", "false"], ["az", "false"],
         True, "trueFavourite: a", False, "falseFavourite: a", "", "va", "va", "",
     ]  # fmt: skip
     page.emulate_media(reduced_motion="reduce")
-    assert page.evaluate("(async () => { await point('pointerenter', 'mouse'); return told.at(-1); })()") == ""
+    assert (
+        page.evaluate("(async () => { await point('pointerenter', 'mouse'); return told.at(-1); })()") == ""
+    )
 
 
 def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
@@ -155,7 +165,8 @@ def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
         """
         const told = [];
         const opened = (job, more = {}) => ({
-            ...base, job, card: card(job), actions: ['remove'], states: [], files: [], tree: null, queue: {}, ...more,
+            ...base, job, card: card(job), actions: ['remove'], states: [], files: [], tree: null, queue: {},
+            ...more,
         });
         const here = () => [
             document.querySelector('.lt-past').dataset.state, find('.lt-past-open').dataset.job,
@@ -172,7 +183,8 @@ def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
                 { job, begin: 1, parent: 0, cells: [null], words: job, spoken: job, isOpened: job === 'b' })),
         };
         await answer('history_open', opened('b', { tree }));
-        told.push(here(), [...document.querySelectorAll('.lt-past-open .lt-tree a')].map((link) => link.getAttribute('aria-current')));
+        told.push(here(), [...document.querySelectorAll('.lt-past-open .lt-tree a')].map((link) =>
+            link.getAttribute('aria-current')));
         location.hash = 'history'; await settle();
         told.push(window.scrollY, here());
         await answer('history_search', some(['a', 'b', 'c'].map((job) => card(job))));
@@ -187,15 +199,18 @@ def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
         const remove = () => find('.lt-past-open .lt-remove').click();
         remove(); await settle(); named('jobs_remove').at(-1).refuse('It is used.'); await settle();
         told.push(textOf('.lt-past-say'), textOf('.lt-gallery-count'));
-        press('Delete', {}, find('.lt-past-open .lt-back')); await settle(); told.push(named('jobs_remove').length);
+        press('Delete', {}, find('.lt-past-open .lt-back')); await settle();
+        told.push(named('jobs_remove').length);
         remove(); await settle(); await answer('jobs_remove', []); await settle();
         told.push(location.hash, here(), textOf('#undo span'));
         await answer('history_search', some([])); told.push(textOf('.lt-gallery-count'));
-        location.hash = 'history/c'; await settle(); await answer('history_open', opened('c', { log: 'c/log' }));
+        location.hash = 'history/c'; await settle();
+        await answer('history_open', opened('c', { log: 'c/log' }));
         press('Escape', {}, find('.lt-find-text')); told.push(location.hash);
         press('Escape', {}, find('.lt-past-open .lt-back')); await settle(); told.push(location.hash);
         await answer('history_search', some([]));
-        location.hash = 'history/c'; await settle(); await answer('history_open', opened('c', { log: 'c/log' }));
+        location.hash = 'history/c'; await settle();
+        await answer('history_open', opened('c', { log: 'c/log' }));
         told.push(find('.lt-past-open .lt-log').hidden);
         location.hash = 'queue'; await settle(); told.push(find('.lt-past-open .lt-log').hidden);
         const before = named('history_open').length;
@@ -207,7 +222,8 @@ def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
     lost = "The video of that link is not here any more; these are all videos. 1 videos."
     assert told == [
         "open b lt-back", [None, "page"], 120, "gallery b b", "Away.", "#history/gone", "#history", lost,
-        "It is used.", lost, 1, "#history", "gallery a lt-undo-do", "Removed: a", "0 videos.", "#history/c", "#history",
+        "It is used.", lost, 1, "#history", "gallery a lt-undo-do", "Removed: a", "0 videos.", "#history/c",
+        "#history",
         False, True, 0,
     ]  # fmt: skip
 
@@ -223,7 +239,8 @@ def test_two_selected_videos_are_compared_and_one_is_kept(page: Any) -> None:
         find('.lt-picked-compare').click(); await settle();
         const keeps = [...document.querySelectorAll('#compare .lt-compare-keep')];
         const told = [keeps.map(({ textContent, hidden }) => (hidden ? '' : textContent))];
-        told.push([...document.querySelectorAll('#compare video')].map(({ ariaLabel }) => ariaLabel.split(' · ')[1]));
+        told.push([...document.querySelectorAll('#compare video')].map(({ ariaLabel }) =>
+            ariaLabel.split(' · ')[1]));
         keeps[1].click(); await settle();
         told.push(named('jobs_remove')[0].sent);
         await answer('jobs_remove', []); told.push(find('#compare').open);
