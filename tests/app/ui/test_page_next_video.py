@@ -3,11 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.provenance.recipe import Recipe
-from tests.app.ui.test_page_restore import drop
-from tests.support.clips import scene
-from tests.support.pages import FIRST, Stand, needs_chromium, notice, start, status
+from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 
@@ -36,17 +32,3 @@ def test_one_button_is_red_at_a_time(page: Any, stand: Stand, photo: Path) -> No
     page.get_by_role("button", name="Pause Generation").click()
     status(page, state="paused")
     assert red_buttons() == ["Resume"]
-
-
-def test_a_dropped_video_of_longtake_gives_its_settings_or_is_continued(page: Any, tmp_path: Path) -> None:
-    video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
-    video.recipe = lambda: Recipe({"prompt": "a ring", "seed": 9})
-    content = video.add_section(scene(30)).read_bytes()
-    drop(page, content, "mine.mp4", "video/mp4")
-    offered = notice(page, "Settings of mine.mp4 loaded, except for this:")  # it does not name its model
-    page.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
-    assert page.locator("[name=extras]").input_value() == ""
-    offered.get_by_role("button", name="Continue the video instead").click()
-    page.locator("#acting").get_by_text("Video to Continue").wait_for()
-    page.wait_for_selector("#set-image img")
-    assert page.locator("[name=prompt]").input_value() == "a ring"

@@ -210,6 +210,9 @@ def test_a_press_is_kept_withdrawn_and_waits_for_its_picture(page: Any) -> None:
         named('form_start').at(-1).lose(); await settle(); results.push(isKept());
         await later(2000); results.push(named('form_start').length); await answer('form_start', '');
         await later(2000); results.push(textOf('#notice'), isKept());
+        find('#notice').innerHTML = '<button data-continue="up/v" data-name="v.mp4"></button>';
+        find('#notice button').click(); await settle(); results.push(calls.at(-1).sent);
+        await answer('file_continue', { text: '{}' }); await answer('form_fill', {});
         await drop('#set-image', ['a.png', 'image/png']);
         await start('c'); await start('c'); results.push(named('form_start').length, isKept());
         await uploaded('up/a'); await answer('picture_check', {}); await settle();

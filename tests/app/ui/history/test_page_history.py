@@ -43,10 +43,6 @@ def cards(page: Any, count: int) -> None:
     page.wait_for_selector(f'.lt-videos[data-shown="{count}"]', state="attached")
 
 
-def words(page: Any) -> list[str]:
-    return page.locator(".lt-gallery .lt-video-card-words").all_inner_texts()
-
-
 def opened(page: Any, job: Job) -> Any:
     page.wait_for_selector(f'.lt-past-open[data-job="{job.id}"]')
     return page.locator(".lt-past-open")
