@@ -225,10 +225,9 @@ def test_a_press_is_kept_withdrawn_and_waits_for_its_picture(page: Any) -> None:
     }""")
     assert results == [
         [["old", "old", True]], ["here", "e"], ["", "false"], 5, "The server does not answer yet.",
-        ["", "false"], "",
-        True, [["a", False], ["b", False], ["b", True]], 4, ["kept", "true"], 5, "", ["", "false"], 5,
-        ["", "true"],
-        ["up/a"], 6, ["", "false"],
+        ["", "false"], "", True, [["a", False], ["b", False], ["b", True]], 4, ["kept", "true"], 5, "",
+        ["", "false"], {"file": {"path": "up/v"}, "name": "v.mp4"}, 5, ["", "true"], ["up/a"], 6,
+        ["", "false"],
     ]  # fmt: skip
 
 
