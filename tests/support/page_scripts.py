@@ -74,7 +74,7 @@ window.film = (video, lengths) => {
   const own = (act) => HTMLElement.prototype[act].bind(video);
   video.removeAttribute = (name) => (name === 'src' ? (src = '') : own('removeAttribute')(name));
   video.getAttribute = (name) => (name === 'src' ? src || null : own('getAttribute')(name));
-  video.load = () => { if (src) say(src in lengths ? 'loadeddata' : 'error'); };
+  video.load = () => { if (src && src !== 'never') say(src in lengths ? 'loadeddata' : 'error'); };
   video.play = async () => { [from, began] = [at(), performance.now()]; say('play'); };
   video.pause = () => { [from, began] = [at(), null]; say('pause'); };
   video.requestVideoFrameCallback = () => {};

@@ -138,15 +138,6 @@ def test_a_paused_video_stays_on_its_frame(page: Any, stand: Stand, photo: Path,
     page.wait_for_function(f"!{TOP}.paused")
 
 
-def test_a_long_video_scrolls_in_its_own_strip(page: Any, stand: Stand, photo: Path) -> None:
-    submit(stand, photo, seconds=36, mode="forward")
-    status(page, state="running")
-    assert page.locator(".lt-cell").count() == 30
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert page.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.lt-strip'))")
-    assert page.locator('.lt-cell[tabindex="0"]').count() == 1
-
-
 @pytest.fixture
 def calm_page(browser: Any, stand: Stand) -> Iterator[Any]:
     """Open the page for a user who asked for less motion and allows notifications."""

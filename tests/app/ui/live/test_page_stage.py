@@ -47,12 +47,14 @@ def test_a_job_that_comes_back_to_the_stage_is_shown_anew_and_a_lost_video_is_as
         lengths.gone = 4;
         shown.push(await show('1', 'gone'));
         shown.push(await show('3', '', {}, { poster: 'data:,x' }), await show('', ''));
+        shown.push(await show('4', 'never'), await show('5', 'c'));
         return shown;
     """,
     )
     assert shown == [
         "video a 1", "video a 1", "video b 2", "empty  0", "video b 1", "video b 1", "video b 1",
-        "video gone 2", "picture  0", "empty  0",
+        "video gone 2", "picture  0", "empty  0", "empty  0",
+        "video c 1",
     ]  # fmt: skip
 
 
