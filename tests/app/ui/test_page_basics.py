@@ -108,8 +108,7 @@ def test_a_press_counts_once_until_it_is_done_and_a_failure_is_told(page: Any) -
     assert said == ["act", ",true", "Not now.", ",", "act", ",true", "Nor now.", ",", 0]
 
 
-def test_a_late_or_lost_answer_is_told_until_it_comes(page: Any) -> None:
-    said = page.evaluate("""async () => {
+LOSE_ANSWERS = """async () => {
         const { addressOf, linesOf, noteBack, post, sayLost, upload } = await load('server.js');
         const later = holdTimers();
         const said = [];
@@ -157,7 +156,11 @@ def test_a_late_or_lost_answer_is_told_until_it_comes(page: Any) -> None:
         await quiet(upload(nameless));
         said.push(addressOf('a b/#ü.png'));
         return said;
-    }""")
+    }"""
+
+
+def test_a_late_or_lost_answer_is_told_until_it_comes(page: Any) -> None:
+    said = page.evaluate(LOSE_ANSWERS)
     away = "The server does not answer. Once the server answers, this page shows what your press has done; "
     away += "if nothing, press again."
     waits = "Still waiting for the server…"

@@ -114,8 +114,7 @@ def test_unknown_words_are_told_and_prompts_remembered(page: Any) -> None:
     ]  # fmt: skip
 
 
-def test_words_of_sections_go_on_until_other_words_begin(page: Any) -> None:
-    results = page.evaluate("""async () => {
+WRITE_SECTIONS = """async () => {
         const { read, write } = await openForm();
         const section = (place, words, begins, more = {}) => ({
             place, words, begins, time: `${place} s`, begin: place, share: 25, tone: 0,
@@ -191,7 +190,11 @@ def test_words_of_sections_go_on_until_other_words_begin(page: Any) -> None:
         tile.lastElementChild.click();
         results.push(read('pictures'), [...tile.children].map(({ hidden }) => hidden));
         return results;
-    }""")
+    }"""
+
+
+def test_words_of_sections_go_on_until_other_words_begin(page: Any) -> None:
+    results = page.evaluate(WRITE_SECTIONS)
     assert results == [
         "a|same as above|b|same as above", '["a","c","b","b"]', '["a","cd","b","b"]', '["a","a","b","b"]',
         '["b","b","b","b"]', '["bc","bc","b","b"]', "a|being typed|b|same as above", False,
@@ -257,8 +260,7 @@ def test_numbers_obey_keys_and_come_back(page: Any) -> None:
     ]  # fmt: skip
 
 
-def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
-    results = page.evaluate("""async () => {
+USE_PRESETS = """async () => {
         await openForm();
         const dialog = find('#presets');
         const results = [];
@@ -310,7 +312,11 @@ def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
         find('#open-presets').click(); await settle();
         results.push(status());
         return results;
-    }""")
+    }"""
+
+
+def test_presets_are_listed_used_passed_on_and_brought_back(page: Any) -> None:
+    results = page.evaluate(USE_PRESETS)
     assert results == [
         [True, False, "preset-name"], {"name": "mine", "form": "{}"},
         ["Default,a,mine", "", "“mine” is saved.", True],

@@ -101,8 +101,7 @@ def test_restored_settings_keep_the_pictures_that_they_say_nothing_of(page: Any)
     assert '"is_whole":true' in results[1][-1]
 
 
-def test_the_buttons_and_choices_of_the_form(page: Any) -> None:
-    told = page.evaluate("""async () => {
+PRESS_FORM = """async () => {
         const { read, write } = await openForm();
         const { reportJobs } = await load('jobs.js');
         const told = [];
@@ -159,7 +158,11 @@ def test_the_buttons_and_choices_of_the_form(page: Any) -> None:
         find('#notice button').click();
         told.push(`${read('steps')} ${kept('form').steps}`);
         return told;
-    }""")
+    }"""
+
+
+def test_the_buttons_and_choices_of_the_form(page: Any) -> None:
+    told = page.evaluate(PRESS_FORM)
     assert told == [
         [False, True], [True, False], ["form_models", "form_models", "form_model", "form_model"], True,
         ["look", "memory"], "Add a picture", "", "", "Add a picture or a prompt", "Add a picture or a prompt",

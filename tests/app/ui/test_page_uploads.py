@@ -9,17 +9,7 @@ __all__ = ["document", "page"]
 pytestmark = needs_chromium
 
 
-def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> None:
-    free, wide = [10, 0, 80, 60], [10, 0, 80, 99.6]
-    rows: list[tuple[list[float], str, list[float | None]]] = [  # a crop, a key, and what follows
-        (free, "End", [1, 1, 1]), (free, "Home", [0, 0, 1]), (free, "ArrowDown", [0.5, 0.52, 1]),
-        (free, "ArrowLeft", [0.48, 0.5, 1]), (free, "PageUp", [0.5, 0.3, 1]), (free, "x", [0.5, 0.5, 1]),
-        (wide, "End", [1, None, 1]), (wide, "ArrowDown", [0.52, None, 1]), (wide, "PageUp", [0.3, None, 1]),
-        (free, "+", [0.5, 0.5, 1.1]), (free, "-", [0.5, 0.5, 0.91]),
-        ([0, 0, 100, 100], "End", [0.5, 0.5, 1]), ([0, 0, 100, 100], "=", [0.5, 0.5, 1.1]),
-    ]  # fmt: skip
-    results, more = page.evaluate(
-        """async (rows) => {
+MOVE_CROP = """async (rows) => {
         const { read, write } = await openForm();
         const paint = async (name, width = 40) => {
             const canvas = Object.assign(document.createElement('canvas'), { width, height: 20 });
@@ -69,7 +59,20 @@ def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> 
         await paint('end_image', 60);
         more.push(find('#set-end_image .lt-crop').hidden, read('zoom'), read('end_crop'));
         return [results, more];
-    }""",
+    }"""
+
+
+def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> None:
+    free, wide = [10, 0, 80, 60], [10, 0, 80, 99.6]
+    rows: list[tuple[list[float], str, list[float | None]]] = [  # a crop, a key, and what follows
+        (free, "End", [1, 1, 1]), (free, "Home", [0, 0, 1]), (free, "ArrowDown", [0.5, 0.52, 1]),
+        (free, "ArrowLeft", [0.48, 0.5, 1]), (free, "PageUp", [0.5, 0.3, 1]), (free, "x", [0.5, 0.5, 1]),
+        (wide, "End", [1, None, 1]), (wide, "ArrowDown", [0.52, None, 1]), (wide, "PageUp", [0.3, None, 1]),
+        (free, "+", [0.5, 0.5, 1.1]), (free, "-", [0.5, 0.5, 0.91]),
+        ([0, 0, 100, 100], "End", [0.5, 0.5, 1]), ([0, 0, 100, 100], "=", [0.5, 0.5, 1.1]),
+    ]  # fmt: skip
+    results, more = page.evaluate(
+        MOVE_CROP,
         rows,
     )
     assert [result[:3] for result in results] == [after for *_, after in rows]
@@ -84,8 +87,7 @@ def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> 
     ]  # fmt: skip
 
 
-def test_dropped_pasted_and_chosen_files_become_what_they_are(page: Any) -> None:
-    told = page.evaluate("""async () => {
+DROP_FILES = """async () => {
         const { read, write } = await openForm();
         const { filesRead } = await load('form/pictures.js');
         const told = [];
@@ -161,7 +163,11 @@ def test_dropped_pasted_and_chosen_files_become_what_they_are(page: Any) -> None
         find('#set-image [data-from=""]').click();
         told.push(read('image'), document.activeElement.className);
         return told;
-    }""")
+    }"""
+
+
+def test_dropped_pasted_and_chosen_files_become_what_they_are(page: Any) -> None:
+    told = page.evaluate(DROP_FILES)
     film = {"path": "up/film", "orig_name": "film.mp4"}
     assert told == [
         "#create", ["file_read", {"file": film, "name": "film.mp4"}], film,

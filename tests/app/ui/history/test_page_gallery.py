@@ -90,10 +90,7 @@ def test_videos_are_removed_by_key_and_for_good_by_a_second_press(page: Any) -> 
     ]  # fmt: skip
 
 
-def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
-    told = browse(
-        page,
-        """
+ASK_ANEW = """
         const told = [];
         const sent = () => {
             const { limit, before, stacked, root, text } = named('history_search').at(-1).sent;
@@ -144,7 +141,13 @@ def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
         await point('pointerleave', 'touch');
         await point('pointerleave', 'mouse');
         return told;
-    """,
+    """
+
+
+def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
+    told = browse(
+        page,
+        ASK_ANEW,
     )
     assert told == [
         "24//true//", False, False, "24/24/true//", True, True, 24 * 2 + 14 + 3, "48//true//", "24//true//",
@@ -159,10 +162,7 @@ def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
     )
 
 
-def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
-    told = browse(
-        page,
-        """
+LEAD_BACK = """
         const told = [];
         const opened = (job, more = {}) => ({
             ...base, job, card: card(job), actions: ['remove'], states: [], files: [], tree: null, queue: {},
@@ -216,7 +216,13 @@ def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
         const before = named('history_open').length;
         await hear(); told.push(named('history_open').length - before);
         return told;
-    """,
+    """
+
+
+def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
+    told = browse(
+        page,
+        LEAD_BACK,
         scene(),
     )
     lost = "The video of that link is not here any more; these are all videos. 1 videos."

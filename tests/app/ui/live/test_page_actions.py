@@ -19,10 +19,7 @@ SENT = """
 """
 
 
-def test_the_panel_asks_for_branches_and_longer_videos(page: Any) -> None:
-    results = page.evaluate(
-        f"async () => {{ {SENT}"
-        """
+USE_PANEL = """
         const { Panel } = await load('live/panel.js');
         const form = find('.lt-panel');
         const part = (name) => form.querySelector(`.lt-panel-${name}`);
@@ -84,7 +81,10 @@ def test_the_panel_asks_for_branches_and_longer_videos(page: Any) -> None:
         panel.show(scene({ job: '2', percent: 5 })); tell(); panel.show(scene({ job: '3' })); tell();
         return results;
     }"""
-    )
+
+
+def test_the_panel_asks_for_branches_and_longer_videos(page: Any) -> None:
+    results = page.evaluate(f"async () => {{ {SENT} {USE_PANEL}")
     again = "Again: section 2 and those made after it"
     assert results == [
         "hidden", f"{again}//0/4/", f"{again}/k1/3/2/1", "p", "lt-panel-words", ['history_open {job:1}'],
@@ -155,10 +155,7 @@ def test_a_video_is_directed_by_words_that_no_news_takes_away(page: Any) -> None
     ]  # fmt: skip
 
 
-def test_the_actions_on_a_video_and_its_frame(page: Any) -> None:
-    results = page.evaluate(
-        f"async () => {{ {SENT}"
-        """
+ACT = """
         await openForm();
         const { prepareActions, prepareReport, prepareStill } = await load('live/actions.js');
         const { read } = await load('form/describe.js');
@@ -225,7 +222,10 @@ def test_the_actions_on_a_video_and_its_frame(page: Any) -> None:
         showStill({ video: null }); results.push(fold.hidden);
         return results;
     }"""
-    )
+
+
+def test_the_actions_on_a_video_and_its_frame(page: Any) -> None:
+    results = page.evaluate(f"async () => {{ {SENT} {ACT}")
     assert results == [
         ["Pause false", "", "End true", ""], False,
         ["jobs_pause {jobs:[1]}", "jobs_cancel {jobs:[1],after_section:true}", "jobs_cancel {jobs:[1]}",

@@ -10,9 +10,7 @@ __all__ = ["document", "page"]
 pytestmark = needs_chromium
 
 
-def test_the_strip_and_the_records_tell_of_the_video_that_is_shown(page: Any) -> None:
-    results = page.evaluate(
-        """async (base) => {
+SHOW_FILM = """async (base) => {
         const view = find('.lt-view').cloneNode(true);
         find('.lt-view').replaceWith(view);
         for (const video of view.querySelectorAll('video')) film(video, { 'v1': 3, 'v2': 3 });
@@ -104,7 +102,12 @@ def test_the_strip_and_the_records_tell_of_the_video_that_is_shown(page: Any) ->
         const { width, height, left, top } = picture.style;
         results.push([width, height, left, top].join(' '));
         return results;
-    }""",
+    }"""
+
+
+def test_the_strip_and_the_records_tell_of_the_video_that_is_shown(page: Any) -> None:
+    results = page.evaluate(
+        SHOW_FILM,
         scene(),
     )
     assert results == [

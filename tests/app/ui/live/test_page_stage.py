@@ -248,6 +248,27 @@ FOLLOW = """async (base) => {
     }"""
 
 
+NOTIFY = """async () => {
+        const [lines, notes] = [[], []];
+        const part = (name) => document.querySelector(`.lt-${name}`);
+        Object.defineProperty(window, 'isSecureContext', { value: true });
+        window.Notification = class {
+            static permission = 'granted';
+            constructor(title, { body, tag }) { notes.push([title, body, tag].join()); }
+        };
+        for (const job of ['A', 'B', 'C']) {
+            await hear(job, 'running');
+            if (job > 'A') { part('notify').click(); await settle(); }
+            lines.push(part('line').hidden || textOf('.lt-line-words'), part('notify').ariaPressed);
+            part('next').querySelector('button').click();
+            await hear(job, 'finished');
+            lines.push(part('line').hidden, notes.length);
+        }
+        await hear('D', 'queued');
+        return [...lines, ...notes, part('next').querySelector('i').style.transform];
+    }"""
+
+
 def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page: Any) -> None:
     told = page.evaluate(
         FOLLOW,
@@ -286,25 +307,7 @@ def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page:
         "94 95 12 %: The video is finished. Next: 95.",
     ]
     page.set_viewport_size({"width": 390, "height": 900})
-    lines = page.evaluate("""async () => {
-        const [lines, notes] = [[], []];
-        const part = (name) => document.querySelector(`.lt-${name}`);
-        Object.defineProperty(window, 'isSecureContext', { value: true });
-        window.Notification = class {
-            static permission = 'granted';
-            constructor(title, { body, tag }) { notes.push([title, body, tag].join()); }
-        };
-        for (const job of ['A', 'B', 'C']) {
-            await hear(job, 'running');
-            if (job > 'A') { part('notify').click(); await settle(); }
-            lines.push(part('line').hidden || textOf('.lt-line-words'), part('notify').ariaPressed);
-            part('next').querySelector('button').click();
-            await hear(job, 'finished');
-            lines.push(part('line').hidden, notes.length);
-        }
-        await hear('D', 'queued');
-        return [...lines, ...notes, part('next').querySelector('i').style.transform];
-    }""")
+    lines = page.evaluate(NOTIFY)
     assert lines == [
         "Next: A is running", "false", True, 0, "Next: B is running", "true", True, 1, "Next: C is running",
         "false", True, 1, "Longtake: the video is finished,B,B", "scaleX(0)",

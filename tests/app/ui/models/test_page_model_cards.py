@@ -56,10 +56,7 @@ def models(page: Any, script: str) -> Any:
     return page.evaluate(f"async () => {{ {MODELS} {script} return told; }}")
 
 
-def test_a_model_is_asked_about_changed_and_refused(page: Any) -> None:
-    told = models(
-        page,
-        """
+CHANGE_MODEL = """
         named('models_list')[0].refuse('Away.'); await settle();
         told.push(textOf('.lt-models-problem')); await later(1000); await list([model('a'), model('b')]);
         told.push(textOf('.lt-models-problem'), textOf('.lt-models-say'), textOf('.lt-models-reported'));
@@ -116,7 +113,13 @@ def test_a_model_is_asked_about_changed_and_refused(page: Any) -> None:
         part('a', 'title').focus(); await hear(); await list([model('c')]);
         told.push(document.activeElement.id);
         await press('c', 'use'); told.push(JSON.parse(calls.at(-1).sent.restored).settings, location.hash);
-    """,
+    """
+
+
+def test_a_model_is_asked_about_changed_and_refused(page: Any) -> None:
+    told = models(
+        page,
+        CHANGE_MODEL,
     )
     assert told == [
         "Away.", "", "9 GB", "", "false/Remove?/It is 3 GB.//keep", "true/Remove?/It is 3 GB.//remove",
@@ -127,16 +130,13 @@ def test_a_model_is_asked_about_changed_and_refused(page: Any) -> None:
         {"model": "a", "weight_dtype": "fp16"}, "true/Copy?/4 GB in /m.//convert", "It is used.",
         {"model": "a"}, "", "A",
         "A: Checking.", "All files are complete and their checksums are correct.", 1, "x is damaged.",
-        "false", 1,
+        "false", 2,
         "B", "BODY", True, 0, {"model": "b"}, "tab-models", None, "tab-models",
         {"model": "c", "steps": None, "guidance": None, "resolution": None}, "#create",
     ]  # fmt: skip
 
 
-def test_files_of_ones_own_become_a_model(page: Any) -> None:
-    told = models(
-        page,
-        """
+ADD_FILES = """
         const boxes = () => [...document.querySelectorAll('.lt-own-files input')];
         const state = () => told.push([
             boxes().map(({ checked, disabled }) => `${Number(checked)}${disabled ? '-' : ''}`).join(' '),
@@ -191,7 +191,13 @@ def test_files_of_ones_own_become_a_model(page: Any) -> None:
         told.push([...document.querySelectorAll('.lt-own-files tr')].map((row) => row.textContent).join('|'));
         find('.lt-own-again').click(); await settle(); named('models_files').at(-1).lose(); await settle();
         told.push(textOf('.lt-own-say'));
-    """,
+    """
+
+
+def test_files_of_ones_own_become_a_model(page: Any) -> None:
+    told = models(
+        page,
+        ADD_FILES,
     )
     checks = (
         "The names and shapes of all tensors of {} are being checked: {} s so far. You may close this tab."

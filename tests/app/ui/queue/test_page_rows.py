@@ -36,10 +36,7 @@ def queue(page: Any, script: str) -> Any:
     return page.evaluate(f"async () => {{ {QUEUE} {script} }}")
 
 
-def test_each_press_is_sent_once_told_and_undone_if_it_is_refused(page: Any) -> None:
-    told = queue(
-        page,
-        """
+PRESS_ROWS = """
         const told = [];
         const button = (job, action) => {
             const made = document.createElement('button');
@@ -81,7 +78,13 @@ def test_each_press_is_sent_once_told_and_undone_if_it_is_refused(page: Any) -> 
         told.push(problem());
         await hear({ queue: { revision: String(revision), held: false } }); told.push(asks().length - asked);
         return told;
-    """,
+    """
+
+
+def test_each_press_is_sent_once_told_and_undone_if_it_is_refused(page: Any) -> None:
+    told = queue(
+        page,
+        PRESS_ROWS,
     )
     assert told == [
         [True, "Place 2 of 4", "Place 3 of 4", "Place 4 of 4"],
