@@ -102,12 +102,17 @@ window.facts = {
   loras: { text: '', weights: {} }, ratio: 1.5,
 };
 window.find = (selector) => document.querySelector(selector);
-// Answers the last call of this name, also if it is yet to come.
-window.answer = async (path, value) => {
+// The last call of this name that has no answer, also if it is yet to come.
+window.pending = async (path) => {
   const open = () => named(path).findLast(({ isOver }) => !isOver);
   for (let n = 0; n < 100 && !open(); n += 1) await settle();
-  open().answer(value);
+  return open();
+};
+window.answer = async (path, value) => {
+  const call = await pending(path);
+  call.answer(value);
   await settle();
+  return call.sent;
 };
 window.openForm = async (more = {}) => {
   const script = await load('form/form.js');

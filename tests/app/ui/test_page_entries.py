@@ -289,8 +289,7 @@ USE_PRESETS = """async () => {
         const append = FormData.prototype.append;
         FormData.prototype.append = function take(name, file, title) { files.push(file);
             append.call(this, name, file, title); };
-        document.activeElement.click(); await settle();
-        named('gradio_api/upload')[0].answer(['up/a.json']); await settle();
+        document.activeElement.click(); await answer('gradio_api/upload', ['up/a.json']); await settle();
         results.push([files[0].name, await files[0].text(), named('preset_import')[0].sent]);
         await answer('preset_import', ['start', 'a']);
         results.push([names(), status()]);
