@@ -27,7 +27,8 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         const takes = { title: 'Which?', hint: '', of: 'p', keep: 2, waits: false, tiles };
         const results = [];
         const state = () => {
-            const hidden = [box, find('keep'), find('compare')].map((part) => part.hidden);
+            const parts = [box, find('keep'), find('words'), find('compare')];
+            const hidden = parts.map((part) => part.hidden);
             results.push([...hidden, textOf('.lt-takes-next')]);
         };
         show(takes, 'p'); state();
@@ -53,11 +54,11 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         return [...results, calls.slice(before).map(({ path, sent }) => [path, sent]), dialog.open];
     }""")
     assert results[:5] == [
-        [False, True, False, "Press a take to see it after the film so far."],
-        [False, False, False, "Without an answer it waits."],
-        [False, True, False, ""],
-        [False, False, True, "Without an answer it waits."],
-        [True, False, True, "Without an answer it waits."],
+        [False, True, True, False, "Press a take to see it after the film so far."],
+        [False, False, False, False, "Without an answer it waits."],
+        [False, True, True, False, ""],
+        [False, False, False, True, "Without an answer it waits."],
+        [True, False, False, True, "Without an answer it waits."],
     ]
     assert results[5:7] == [["1false", "2true", "3false"], "Keep 2"]
     assert results[7:11] == [

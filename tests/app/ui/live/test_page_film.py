@@ -48,6 +48,9 @@ SHOW_FILM = """async (base) => {
         const time = (more) => show(more).then(() => results.push(textOf('.lt-eta')));
         await time({ isRunning: true, isOpen: true, eta: 'soon' });
         await time({ isRunning: false, isOpen: true });
+        for (const stages of [[], [{ name: 'n', text: 't', share: 0.5 }]]) {
+            await show({ figures: { facts: [], stages } }); results.push(part('figures').hidden);
+        }
         const fold = part('details');
         await show({ memory: { isNear: false, rows: [] } }); fold.open = true;
         await show({ memory: { isNear: false, rows: [] }, percent: 9 }); results.push(fold.open);
@@ -112,7 +115,7 @@ def test_the_strip_and_the_records_tell_of_the_video_that_is_shown(page: Any) ->
     )
     assert results == [
         "1now 2 3rests", "1 2now 3rests", "1 2now 3rests", "1 2nowgoes 3goesrests", "1 2now 3rests",
-        "1 2rests 3rests 4rests", "1rests 2rests 3rests 4rests", "soon", "took 5 s", True, True, True, False,
+        "1 2rests 3rests 4rests", "1rests 2rests 3rests 4rests", "soon", "took 5 s", True, False, True, True, True, False,
         True, "begins one 11", "goes on one more 1", "over one more 1", "again one more ", "rests one more ",
         "other two 2", "none Nothing has been logged for this video. 3", "", 198,
         True, False, True, 0, True, "300% 150% 0% -50%",
