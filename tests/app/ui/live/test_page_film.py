@@ -115,7 +115,8 @@ def test_the_strip_and_the_records_tell_of_the_video_that_is_shown(page: Any) ->
     )
     assert results == [
         "1now 2 3rests", "1 2now 3rests", "1 2now 3rests", "1 2nowgoes 3goesrests", "1 2now 3rests",
-        "1 2rests 3rests 4rests", "1rests 2rests 3rests 4rests", "soon", "took 5 s", True, False, True, True, True, False,
+        "1 2rests 3rests 4rests", "1rests 2rests 3rests 4rests", "soon", "took 5 s", True, False, True, True,
+        True, False,
         True, "begins one 11", "goes on one more 1", "over one more 1", "again one more ", "rests one more ",
         "other two 2", "none Nothing has been logged for this video. 3", "", 198,
         True, False, True, 0, True, "300% 150% 0% -50%",
