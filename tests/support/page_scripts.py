@@ -21,13 +21,22 @@ HARNESS = """
 window.calls = [];
 window.streams = [];
 window.fetch = (address, { body = '{}' } = {}) => new Promise((resolve, reject) => {
-  const reply = (value, status) => resolve(
-    new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
-  calls.push({
-    address, path: address.replace('api/', ''), sent: JSON.parse(body), reply,
-    answer: (value) => reply(value, 200),
-    refuse: (message) => reply({ message }, 409), lose: () => reject(new TypeError('away')),
-  });
+  const call = {
+    address, path: String(address).replace(/^api[/]/, ''), isOver: false,
+    sent: body instanceof FormData ? body.get('files').name : JSON.parse(body),
+    reply: (value, status) => {
+      call.isOver = true;
+      resolve(new Response(JSON.stringify(value),
+          { status, headers: { 'Content-Type': 'application/json' } }));
+    },
+    answer: (value) => call.reply(value, 200),
+    refuse: (message) => call.reply({ message }, 409),
+    lose: () => {
+      call.isOver = true;
+      reject(new TypeError('away'));
+    },
+  };
+  calls.push(call);
 });
 window.EventSource = class {
   constructor(address) { Object.assign(this, { address, readyState: 1 }); streams.push(this); }
@@ -65,10 +74,78 @@ window.film = (video, lengths) => {
   const own = (act) => HTMLElement.prototype[act].bind(video);
   video.removeAttribute = (name) => (name === 'src' ? (src = '') : own('removeAttribute')(name));
   video.getAttribute = (name) => (name === 'src' ? src || null : own('getAttribute')(name));
-  video.load = () => { if (src) say(src in lengths ? 'loadeddata' : 'error'); };
+  video.load = () => { if (src && src !== 'never') say(src in lengths ? 'loadeddata' : 'error'); };
   video.play = async () => { [from, began] = [at(), performance.now()]; say('play'); };
   video.pause = () => { [from, began] = [at(), null]; say('pause'); };
   video.requestVideoFrameCallback = () => {};
+};
+// Holds the timers of `least` milliseconds or more; the result lets so many milliseconds pass for them.
+window.holdTimers = (least = 1000) => {
+  const [set, clear, held] = [setTimeout.bind(window), clearTimeout.bind(window), new Map()];
+  let [now, last] = [0, 0];
+  window.setTimeout = (act, time = 0, ...more) => {
+    if (time < least) return set(act, time, ...more);
+    held.set(last -= 1, [now + time, () => act(...more)]);
+    return last;
+  };
+  window.clearTimeout = (id) => held.delete(id) || clear(id);
+  return async (time) => {
+    now += time;
+    for (const [id, [due, act]] of [...held]) if (due <= now && held.delete(id)) act();
+    await settle();
+  };
+};
+// What the server says of a form, with which `openForm` starts the form's script.
+window.facts = {
+  unused: [], crops: {}, program: '', size: '', many: '', model: '', starts: '', words: [], offered: [],
+  defaults: {},
+  loras: { text: '', weights: {} }, ratio: 1.5,
+};
+window.find = (selector) => document.querySelector(selector);
+// The last call of this name that has no answer, also if it is yet to come.
+window.pending = async (path) => {
+  const open = () => named(path).findLast(({ isOver }) => !isOver);
+  for (let n = 0; n < 100 && !open(); n += 1) await settle();
+  return open();
+};
+window.answer = async (path, value) => {
+  const call = await pending(path);
+  call.answer(value);
+  await settle();
+  return call.sent;
+};
+window.openForm = async (more = {}) => {
+  const script = await load('form/form.js');
+  script.default();
+  await settle();
+  await answer('form_restore', { facts: { ...facts, ...more } });
+  await answer('form_describe', {});
+  return load('form/describe.js');
+};
+window.say = async (more) => {
+  const { take } = await load('form/describe.js');
+  take({ facts: { ...facts, ...more } });
+  await settle();
+};
+window.enter = (selector, value, name = 'input') => {
+  const field = find(selector);
+  field.value = value;
+  field.dispatchEvent(new Event(name, { bubbles: true }));
+};
+window.kept = (name) => JSON.parse(localStorage[`longtake.${name}`] ?? null);
+window.transferOf = (...files) => {
+  const transfer = new DataTransfer();
+  for (const [name, type = ''] of files) transfer.items.add(new File(['x'], name, { type }));
+  return transfer;
+};
+window.drop = async (target, ...files) => {
+  const dropped = new DragEvent('drop',
+      { bubbles: true, cancelable: true, dataTransfer: transferOf(...files) });
+  find(target).dispatchEvent(dropped);
+  await settle();
+};
+window.uploaded = async (...paths) => {
+  for (const path of paths) await answer('gradio_api/upload', [path]);
 };
 window.rows = () => [...document.querySelectorAll('.lt-row')].map((row) => row.dataset.job).join('');
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, start, status, strict_window
+from tests.support.pages import Stand, needs_chromium, strict_window
 
 pytestmark = needs_chromium
 # The lower edges of the controls that are not folded, by their ids, and the upper edge of the buttons.
@@ -14,10 +14,6 @@ EDGES = """() => {
     const box = (selector) => document.querySelector(selector).getBoundingClientRect();
     const controls = ['#set-image', '#set-prompt', '#set-mode', '#set-seconds', '#length', '#set-model'];
     return [Object.fromEntries(controls.map((id) => [id, box(id).bottom])), box('.lt-go').top];
-}"""
-STAGE_IN_SIGHT = """() => {
-    const top = document.querySelector('.lt-stage').getBoundingClientRect().top;
-    return document.querySelector('.lt-view').dataset.state === 'running' && top >= 0 && top < 120;
 }"""
 
 
@@ -71,63 +67,3 @@ def test_before_the_first_video_the_examples_move_on_the_stage(
     page.reload()
     page.wait_for_selector("html[data-ready]")
     assert not page.locator(".lt-demo").is_visible()
-
-
-def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Stand, photo: Path) -> None:
-    page = window
-    page.set_viewport_size({"width": 390, "height": 844})
-    for seconds in (2.4, 1.0, 1.0):
-        page.get_by_label("Prompt", exact=True).scroll_into_view_if_needed()
-        start(page, photo if seconds == 2.4 else None, seconds=seconds)
-        page.wait_for_function(STAGE_IN_SIGHT)
-    assert notice(page, "Number 3 in the queue").is_visible()
-    page.wait_for_function("document.querySelector('#start').innerText.includes('number 4')")
-    wider, height = page.evaluate(
-        "(e => [e.scrollWidth - e.clientWidth, e.clientHeight])(document.querySelector('#start'))"
-    )
-    assert wider <= 0
-    assert height < 60
-    stand.engine.go(FIRST - 3)
-    line = page.locator(".lt-line-words", has_text="Section 1 of 2, step 1 of 2")
-    line.wait_for()
-    assert line.bounding_box()["height"] < 24
-    assert line.bounding_box()["y"] < page.locator("#start").bounding_box()["y"]
-    stand.engine.go(3 + FURTHER + 1)
-    for _ in range(2):  # each video is shown as soon as a user asks for it and it has a section
-        page.get_by_role("button", name="Watch it").click()
-        status(page, state="running", frames="0")
-        stand.engine.go(FIRST)
-        job = status(page, state="running", frames=37).get_attribute("data-job")
-        page.wait_for_selector(f'.lt-stage[data-url*="{job}"][data-swaps="1"]')
-        stand.engine.go(1)
-    status(page, state="finished", frames=37)
-    page.locator(".lt-line").wait_for(state="hidden")
-    # The examples stay at hand.
-    page.get_by_role("button", name="Examples", exact=True).click()
-    page.locator(".lt-cards").wait_for()
-    page.get_by_role("button", name="Examples", exact=True).click()
-    page.locator(".lt-cards").wait_for(state="hidden")
-    page.locator(".lt-examples").get_by_role("button", name="the red ball moves right").click()
-    page.wait_for_function(
-        "document.querySelector('#set-prompt textarea').value === 'the red ball moves right'"
-    )
-
-
-def test_the_stage_of_a_video_from_words_says_what_comes(window: Any, stand: Stand) -> None:
-    page = window
-    start(page, None, "the red ball", seconds=2.4)
-    status(page, state="running")
-    page.locator(".lt-live .lt-empty").get_by_text("The video appears here, section by section").wait_for()
-    assert page.locator(".lt-live").get_by_text("No video yet").count() == 0
-    stand.engine.go(FIRST)
-    page.locator('.lt-live .lt-stage[data-state="video"]').wait_for()
-
-
-def test_an_example_brings_the_stage_into_sight_on_a_phone(window: Any, stand: Stand) -> None:
-    page = window
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.locator("[data-example]").first.click()
-    page.wait_for_function(STAGE_IN_SIGHT)
-    stand.engine.go(FIRST)
-    page.locator('.lt-live .lt-stage[data-state="video"]').wait_for()
-    page.wait_for_function(STAGE_IN_SIGHT)

@@ -33,40 +33,6 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PageProg
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["tiny_wan"], indirect=True)
-def test_a_video_of_wan_grows_by_clips_whose_words_change(
-    browser: Any, program: PageProgram, photo: Path
-) -> None:
-    page = browser.new_page()
-    page.set_default_timeout(TIMEOUT * 1000)
-    page.goto(program.wait_until_up())
-    open_folds(page)
-    assert page.locator("#set-negative textarea").input_value().startswith("色调艳丽")
-    lacking = page.locator("#set-end_image, #set-decoder")
-    wait_until(lambda: not any(field.is_visible() for field in lacking.all()))
-    clips = {"seconds": 2, "steps": 2, "resolution": 64, "clip_frames": 13}
-    start(page, photo, "a red ball [1s: it stops]", **clips)
-    cells = page.locator(".lt-sections li")
-    wait_until(lambda: cells.count() == 4)
-    texts = [cells.nth(n).inner_text().split()[:3] for n in range(4)]
-    assert texts == [["0.0", "–", "0.5"], ["0.5", "–", "1.0"], ["1.0", "–", "1.5"], ["1.5", "–", "2.0"]]
-    page.locator("#model-note").filter(
-        has_text="Each clip knows only the end of the one before it."
-    ).wait_for()
-    finished = status(page, state="finished", frames=49)
-    words = page.locator(".lt-film .lt-cell-words")
-    wait_until(
-        lambda: (
-            words.evaluate_all("all => all.map((one) => one.dataset.said)")
-            == [*2 * ["a red ball"], *2 * ["it stops"]]
-        )
-    )
-    video = program.outputs / finished.get_attribute("data-job") / "video.mp4"
-    assert len(imageio.imread(video, plugin="pyav")) == 49
-    page.close()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("program", ["tiny_helios_distilled"], indirect=True)
 def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
     browser: Any, program: PageProgram, photo: Path

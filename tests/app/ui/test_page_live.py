@@ -2,7 +2,6 @@
 
 import base64
 import io
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.jobs.service import JobService
-from app.ui.live.progress import LiveJob
-from app.ui.live.subscribe import watch
 from diffusers_helper.families.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import gb_text
-from tests.support.jobs import TIMEOUT, wait_until
+from tests.support.jobs import TIMEOUT
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
-from tests.support.staged_engine import (
-    FAILING_LATE_PROMPT,
-    FAILING_PROMPT,
-    MEASURED,
-    MESSAGE,
-    REMEDY,
-)
 
 pytestmark = needs_chromium
 TOP = "document.querySelector('.lt-stage video.lt-top')"
@@ -44,14 +32,6 @@ WATCH_SWAPS = """() => {
         }
         top = now || top;
     }).observe(videos[0].parentElement, {subtree: true, attributes: true, attributeFilter: ['class']});
-}"""
-# Collects the texts that the line about the connection and the engine has shown from now on.
-# Keeps what a line said while it was in sight.
-WATCH_LINE = """selector => {
-    window.said = [];
-    const line = document.querySelector(selector);
-    new MutationObserver(() => line.checkVisibility() && window.said.push(line.textContent))
-        .observe(line, {subtree: true, childList: true, characterData: true});
 }"""
 
 
@@ -156,84 +136,6 @@ def test_a_paused_video_stays_on_its_frame(page: Any, stand: Stand, photo: Path,
     assert page.evaluate(f"{TOP}.currentTime") == pytest.approx(expected, abs=1 / 30)
     page.keyboard.press("k")
     page.wait_for_function(f"!{TOP}.paused")
-
-
-def test_a_long_video_scrolls_in_its_own_strip(page: Any, stand: Stand, photo: Path) -> None:
-    submit(stand, photo, seconds=36, mode="forward")
-    status(page, state="running")
-    assert page.locator(".lt-cell").count() == 30
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert page.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.lt-strip'))")
-    assert page.locator('.lt-cell[tabindex="0"]').count() == 1
-
-
-def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, photo: Path) -> None:
-    job = submit(stand, photo, prompt=FAILING_LATE_PROMPT, seconds=2.4)
-    stand.engine.go(FIRST + FURTHER)
-    failed = status(page, state="failed")
-    assert failed.get_by_role("alert").inner_text() == f"{MESSAGE} {REMEDY}"
-    assert not failed.locator(".lt-report").is_visible()
-    failed.get_by_text("Technical details").click()
-    assert job in failed.locator(".lt-report").inner_text()
-    # The page shows how time and memory were spent until then, from the records in the job's folder.
-    page.locator(".lt-live .lt-details > summary").click()
-    facts = " ".join(page.locator(".lt-live .lt-facts").inner_text().split())
-    assert f"Peak on the device {gb_text(MEASURED['decode'])} of 20 GB" in facts
-    assert page.get_by_role("rowheader", name="Decoding").last.is_visible()
-    assert "Traceback" in failed.locator(".lt-report").inner_text()
-    shows(page, 33)
-    assert "Download the video so far (1.10 s)" in failed.inner_text()
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    failed.get_by_role("button", name="Copy report").click()
-    failed.get_by_role("button", name="Copied").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()") == failed.locator(".lt-report").text_content()
-
-
-def test_a_job_that_is_over_at_once_is_told_all_the_same(page: Any, stand: Stand, photo: Path) -> None:
-    page.wait_for_function("document.querySelector('.lt-view').dataset.beat")
-    page.set_viewport_size({"width": 390, "height": 844})
-    stand.engine.go(1000)
-    submit(stand, photo, prompt=FAILING_PROMPT, seconds=1)
-    status(page, state="failed")
-    page.wait_for_function("document.title === 'Failed · Longtake'")
-    page.wait_for_selector('.lt-view[data-first="true"]')
-    page.reload()
-    status(page, state="failed")
-    assert page.title() == "Longtake"
-
-
-def test_a_connection_that_hangs_is_reported_and_replaced(
-    page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hanging, over = threading.Event(), threading.Event()
-
-    def hang(service: JobService, chosen: str) -> Iterator[LiveJob | None]:
-        is_later = hanging.is_set()
-        for scene in watch(service, chosen):
-            if hanging.is_set() and not is_later:
-                over.wait()
-            yield scene
-
-    monkeypatch.setattr("app.ui.live.subscribe.watch", hang)
-    monkeypatch.setattr("app.ui.live.scene._CALM_SECONDS", 1000.0)
-    # A page that comes before the last one has left shares its watch, which does not hang.
-    page.goto("about:blank")
-    wait_until(lambda: all(thread.name != "live-view" for thread in threading.enumerate()))
-    visit(page, stand)
-    job = submit(stand, photo, seconds=2.4)
-    stand.engine.go(FIRST)
-    status(page, state="running", frames=33)
-    page.evaluate(WATCH_LINE, ".lt-lost")
-    page.locator("#tab-queue").click()
-    hanging.set()
-    page.wait_for_function("window.said.some(words => words.startsWith('Connection lost.'))")
-    page.locator("#tab-create").click()
-    stand.engine.go(FURTHER)
-    status(page, state="running", frames=73, job=job)
-    page.locator('.lt-pulse[data-kind="alive"]').wait_for()
-    shows(page, 73)
-    assert page.locator(".lt-lost").text_content() == ""
-    over.set()
 
 
 @pytest.fixture

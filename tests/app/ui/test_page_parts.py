@@ -27,7 +27,8 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         const takes = { title: 'Which?', hint: '', of: 'p', keep: 2, waits: false, tiles };
         const results = [];
         const state = () => {
-            const hidden = [box, find('keep'), find('compare')].map((part) => part.hidden);
+            const parts = [box, find('keep'), find('words'), find('compare')];
+            const hidden = parts.map((part) => part.hidden);
             results.push([...hidden, textOf('.lt-takes-next')]);
         };
         show(takes, 'p'); state();
@@ -53,11 +54,11 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         return [...results, calls.slice(before).map(({ path, sent }) => [path, sent]), dialog.open];
     }""")
     assert results[:5] == [
-        [False, True, False, "Press a take to see it after the film so far."],
-        [False, False, False, "Without an answer it waits."],
-        [False, True, False, ""],
-        [False, False, True, "Without an answer it waits."],
-        [True, False, True, "Without an answer it waits."],
+        [False, True, True, False, "Press a take to see it after the film so far."],
+        [False, False, False, False, "Without an answer it waits."],
+        [False, True, True, False, ""],
+        [False, False, False, True, "Without an answer it waits."],
+        [True, False, False, True, "Without an answer it waits."],
     ]
     assert results[5:7] == [["1false", "2true", "3false"], "Keep 2"]
     assert results[7:11] == [
@@ -66,65 +67,6 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
     assert results[11:] == [
         ["1", "0"],
         [["jobs_wait", {"jobs": ["2"], "wait": False}], ["jobs_resume", {"jobs": ["2"]}]], False,
-    ]  # fmt: skip
-
-
-def test_another_picture_has_a_crop_of_its_own(page: Any) -> None:
-    results = page.evaluate("""async () => {
-        await load('form/pictures.js');
-        const { write, read } = await load('form/describe.js');
-        const crops = () => ['crop', 'crop_y', 'zoom'].map(read);
-        const results = [];
-        const put = (path) => {
-            write('image', path && { path, orig_name: 'a.png' });
-            results.push(crops());
-        };
-        put('a.png');
-        write('crop', 0.2); write('crop_y', 0.9); write('zoom', 2);
-        put('a.png');
-        put('b.png');
-        write('crop', 0.2);
-        put(null);
-        return [results, document.querySelector('#set-image img')];
-    }""")
-    first, same, other, gone = results[0]
-    assert (first[2], same, other, gone) == (1, [0.2, 0.9, 2], [0.5, None, 1], [0.5, None, 1])
-    assert results[1] is None
-
-
-def test_a_file_of_ones_own_takes_the_place_of_another_for_its_part(page: Any) -> None:
-    results = page.evaluate("""async () => {
-        const own = await load('models/own.js');
-        own.prepareOwnFiles((name) => { results.push(name); return Promise.resolve(); });
-        const results = [];
-        const file = (name, part, model) => ({ name, part, model, title: name, words: '', problem: '' });
-        own.loadFiles();
-        await settle();
-        calls.at(-1).answer({ words: '', adding: { name: '', seconds: 0, problem: '' }, files: [
-            file('a', 'transformer', 'A'), file('b', 'transformer', 'B'), file('v', 'vae', 'V'),
-            file('x', '', ''),
-        ] });
-        await settle();
-        const boxes = [...document.querySelectorAll('.lt-own-files input')];
-        const name = document.querySelector('.lt-own-name');
-        const state = () => {
-            const ticks = boxes.map(({ checked }) => Number(checked)).join('');
-            results.push([ticks, name.value, textOf('.lt-own-reported')]);
-        };
-        for (const box of [2, 0, 1]) { boxes[box].click(); state(); }
-        name.value = 'mine';
-        name.dispatchEvent(new Event('input'));
-        boxes[2].click();
-        state();
-        document.querySelector('.lt-own-form').requestSubmit();
-        await settle();
-        results.push(boxes[3].disabled, named('models_add')[0].sent);
-        return results;
-    }""")
-    assert results == [
-        ["0010", "V", ""], ["1010", "A", ""],
-        ["0110", "B", "b replaces a, since a model has one file for each part."], ["0100", "mine", ""],
-        True, {"model": "mine", "parts": {"transformer": "b"}, "base": ""},
     ]  # fmt: skip
 
 

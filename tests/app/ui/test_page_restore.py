@@ -1,22 +1,15 @@
 """Tests in Chromium of files that are dropped on the page, of presets, and of several videos at once."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from diffusers_helper.conditions.footage import last_frames
-from diffusers_helper.conditions.picture_file import load_picture, plain_png
-from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
-from tests.support.clips import read, scene
+from tests.support.clips import read
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import PageProgram, Stand, needs_chromium, notice, start, status
+from tests.support.pages import PageProgram, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 DROP = """async (files) => {
@@ -35,100 +28,6 @@ DROP = """async (files) => {
 def drop(page: Any, content: bytes, name: str, kind: str) -> None:
     page.wait_for_selector("html[data-ready]")
     page.evaluate(DROP, [[list(content), name, kind]])
-
-
-def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(page: Any, stand: Stand) -> None:
-    given = {"prompt": 'say "hi" <b>', "seed": 9, "steps": 12, "seconds": 3.6, "mode": "forward", "glow": 3}
-    drop(page, json.dumps(given).encode(), "request.json", "application/json")
-    reported = notice(page, "Settings of request.json loaded, except for this:")
-    assert "settings that this version does not know: 'glow'" in reported.inner_text()
-    page.wait_for_selector('#fold-look > summary[data-state="seed 9 · 12 steps · guidance 10"]')
-    assert page.get_by_label("Prompt", exact=True).input_value() == 'say "hi" <b>'
-    assert page.get_by_role("radio", name="Forward · F1").is_checked()
-    reported.get_by_role("button", name="Close").click()
-    page.locator("#notice .lt-box").wait_for(state="detached")
-    drop(page, b"no settings at all", "notes.json", "application/json")
-    page.get_by_role("alert").get_by_text("notes.json holds no settings of Longtake").wait_for()
-
-
-def test_a_downloaded_picture_gives_its_settings_unless_a_field_takes_it_as_a_picture(
-    page: Any, stand: Stand, tmp_path: Path
-) -> None:
-    settings = json.dumps({"recipe": 1, "settings": {"prompt": "a blue ring", "one_frame": 9}})
-    content = plain_png(Image.new("RGB", (96, 64), "red"), png_chunks(settings, {}))
-    page.wait_for_selector("html[data-ready]")
-    (tmp_path / "ring.png").write_bytes(content)
-    page.set_input_files("#set-image input[type=file]", str(tmp_path / "ring.png"))
-    page.wait_for_selector("#set-image img")
-    assert page.get_by_label("Prompt", exact=True).input_value() == ""
-    drop(page, content, "ring.png", "image/png")
-    page.wait_for_function("document.querySelector('[name=prompt]').value === 'a blue ring'")
-
-
-def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_path: Path) -> None:
-    video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
-    content = video.add_section(scene(30)).read_bytes()
-    drop(page, content, "holiday.mp4", "video/mp4")
-    page.wait_for_selector("#set-image img")
-    page.locator("#acting").get_by_text("Video to Continue: holiday.mp4.").wait_for()
-    assert notice(page, "continues").inner_text() == "The new video continues holiday.mp4 (1.0 s).\n\nClose"
-    page.get_by_label("Prompt", exact=True).fill("a ball")
-    page.click("#start:not([disabled])")
-    wait_until(lambda: len(stand.service.jobs()) == 1)
-    (job,) = stand.service.jobs()
-    assert Path(job.request.video) == job.folder / "original"
-    assert (job.folder / "original").read_bytes() == content
-    last = np.asarray(last_frames(job.folder / "original", 1)[0])
-    assert np.array_equal(np.asarray(load_picture(job.folder / "input.png")), last)
-    drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(100), "broken.mp4", "video/mp4")
-    page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
-
-
-def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
-    page: Any, stand: Stand, photo: Path, tmp_path: Path
-) -> None:
-    page.get_by_role("radio", name="Forward · F1").check(force=True)
-    video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
-    content = video.add_section(scene(30)).read_bytes()
-    drop(page, content, "holiday.mp4", "video/mp4")
-    page.get_by_label("Prompt", exact=True).fill("a ball")
-    page.get_by_role("button", name="Make what comes before it").click()
-    page.locator("#picture-note").get_by_text("What comes before a video needs a picture").wait_for()
-    page.wait_for_selector('#start[data-missing="Add a picture"]')
-    page.locator("#acting").get_by_text("New Part of a Continued Video: Before it.").wait_for()
-    page.set_input_files("#set-image input[type=file]", str(photo))
-    page.click("#start:not([disabled])")
-    wait_until(lambda: len(stand.service.jobs()) == 1)
-    (job,) = stand.service.jobs()
-    assert (job.request.mode, job.request.extend) == ("inverted", "before")
-    folder = JobFolder(job.folder)
-    assert folder.original.read_bytes() == content
-    assert np.array_equal(load_picture(folder.input), load_picture(photo))
-
-
-def test_a_start_waits_for_the_picture_that_is_on_its_way(page: Any, stand: Stand, photo: Path) -> None:
-    held: list[Any] = []
-    page.route("**/gradio_api/upload", lambda route: held.append(route))
-    page.get_by_label("Prompt", exact=True).fill("a ball")
-    page.click("#start:not([data-missing^=Add])", trial=True)
-    page.set_input_files("#set-image input[type=file]", str(photo))
-    wait_until(lambda: page.evaluate("1") and held)
-    page.click("#start")
-    page.wait_for_selector("#start[aria-busy=true]")
-    page.click("#start", force=True)
-    assert stand.service.jobs() == []
-    held.pop().continue_()
-    wait_until(lambda: page.evaluate("1") and len(stand.service.jobs()) == 1)
-    (job,) = stand.service.jobs()
-    assert np.array_equal(load_picture(JobFolder(job.folder).input), load_picture(photo))
-
-    page.set_input_files("#set-image input[type=file]", str(photo))
-    wait_until(lambda: page.evaluate("1") and held)
-    page.click("#start")
-    held.pop().abort()
-    page.get_by_text("The server does not answer.").wait_for()
-    page.wait_for_selector("#start:not([aria-busy=true])")
-    assert len(stand.service.jobs()) == 1
 
 
 def test_the_form_starts_beside_damaged_storage(page: Any, stand: Stand, photo: Path) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import app.ui
-from app.ui import scripts
 from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 
 pytestmark = needs_chromium
@@ -29,22 +28,3 @@ def test_they_run_without_a_complaint(browser: Any, stand: Stand, photo: Path) -
     page.close()
     assert complaints == []
     assert {module.name for module in Path(app.ui.__file__).parent.rglob("*.js")} <= loaded
-
-
-def test_a_line_of_an_answer_may_come_in_parts(browser: Any, stand: Stand) -> None:
-    page = browser.new_page()
-    visit(page, stand)
-    answer = """async (address) => {
-      const { linesOf } = await import(address);
-      const body = new ReadableStream({ start(out) {
-        const encoder = new TextEncoder();
-        for (const part of ['{"share": 0.', '5}\\n{"sha', 're": 1}\\n']) out.enqueue(encoder.encode(part));
-        out.close();
-      } });
-      window.fetch = async () => new Response(body);
-      const lines = [];
-      for await (const line of linesOf(null, 'exports_make', {})) lines.push(line);
-      return lines;
-    }"""
-    assert page.evaluate(answer, f"/{scripts.folder()}/server.js") == [{"share": 0.5}, {"share": 1}]
-    page.close()

@@ -20,7 +20,7 @@ from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess
 from app.ui import pictures as pictures_module
 from app.ui.catalogue import Catalogue
-from app.ui.pictures import Pictures
+from app.ui.pictures import Pictures, Upload, add_upload
 from diffusers_helper.errors import InputError
 from tests.support.pages import write_photo
 
@@ -186,3 +186,30 @@ def test_the_page_never_decodes_a_picture_itself(tmp_path: Path, monkeypatch: py
     monkeypatch.undo()
     assert Image.open(job.folder / "input.png").size == (320, 240)
     catalogue.planner.pictures.close()
+
+
+ADDED = [  # an upload, the name to add it by, and the name that it gets, or what is refused
+    ("a", "x.gguf", "x.gguf"), ("a", "x.gguf", "x.gguf"), ("b", "x.gguf", "has another file named x.gguf"),
+    ("a", "../../y.SAFETENSORS", "y.SAFETENSORS"), ("a", ".x.gguf", "cannot be added"),
+    ("a", "x.png", "with the ending .gguf or .safetensors"), ("none/../../a", "z.gguf", "is not an upload"),
+]  # fmt: skip
+
+
+def test_an_upload_is_added_by_its_name_and_replaces_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    (tmp_path / "uploads").mkdir()
+    for name in "ab":
+        (tmp_path / "uploads" / name).write_text(name)
+    results = list[str]()
+    for upload, name, _ in ADDED:
+        try:
+            file = Upload(path=f"uploads/{upload}")
+            results.append(add_upload(file, name, tmp_path / "own", (".gguf", ".safetensors")))
+        except InputError as error:
+            results.append(str(error))
+    for result, (_, _, expected) in zip(results, ADDED, strict=True):
+        assert expected in result
+    kept = {file.name: file.read_text() for file in (tmp_path / "own").iterdir()}
+    assert kept == {"x.gguf": "a", "y.SAFETENSORS": "a"}

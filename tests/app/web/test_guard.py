@@ -77,6 +77,10 @@ def test_a_name_is_as_long_as_a_files(name: str) -> None:
     assert client.get(f"/jobs/1/{name}ü").status_code == 404
 
 
+def test_a_request_names_one_host() -> None:
+    assert App().guard().get("/", headers=2 * [("host", "localhost")]).status_code == 421
+
+
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status"),
     [

@@ -8,14 +8,6 @@ from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 PHONE, DESKTOP = (390, 844), (1440, 900)
-# Returns the share of the video's area that the preview covers.
-COVERED = """() => {
-    const [video, preview] = ['.lt-fit', '.lt-latent'].map((part) =>
-        document.querySelector(part).getBoundingClientRect());
-    const wide = Math.min(video.right, preview.right) - Math.max(video.left, preview.left);
-    const high = Math.min(video.bottom, preview.bottom) - Math.max(video.top, preview.top);
-    return Math.max(0, wide) * Math.max(0, high) / (video.width * video.height);
-}"""
 TOPS = """() => ['.lt-strip', '.lt-prompt', '.lt-actions'].map((part) =>
     document.querySelector(part).getBoundingClientRect().top + window.scrollY)"""
 # Tells whether the lower edges of all that is not folded are above the buttons.
@@ -25,10 +17,6 @@ ALL_IN_SIGHT = """() => {
         '#set-model', '#fold-look > summary', '#fold-output > summary', '#fold-memory > summary',
         '.lt-around'];
     return parts.every((part) => box(part).bottom <= box('.lt-go').top);
-}"""
-CELL = """() => {
-    const cell = document.querySelector('.lt-cell[data-state="running"]');
-    return [cell.querySelector('.lt-cell-state').dataset.said, cell.style.getPropertyValue('--done')];
 }"""
 
 
@@ -42,35 +30,6 @@ NEXT_IN_SIGHT = """() => {
 
 def resize(page: Any, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
-
-
-def test_on_a_phone_the_preview_leaves_the_video_to_be_seen_is_enlarged_and_stays_away(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    resize(page, PHONE)
-    start(page, photo, seconds=2.4)
-    stand.engine.go(FIRST + 2)
-    status(page, state="running", section=2, step=1)
-    preview = page.locator(".lt-latent")
-    preview.get_by_text("0.0 – 1.2 s").wait_for()
-    assert page.evaluate(COVERED) < 0.15
-    words, fill = page.evaluate(CELL)
-    share = float(fill.removesuffix("%"))
-    assert 0 < share < 100
-    assert words == f"{int(share)} %"
-    small = preview.bounding_box()["width"]
-    preview.click()
-    preview.get_by_text("Being made: 0.0 – 1.2 s").wait_for()
-    assert preview.bounding_box()["width"] > 2 * small
-    preview.get_by_role("button", name="Make small").click()
-    assert preview.bounding_box()["width"] == small
-    preview.click()
-    page.get_by_role("button", name="Hide").click()
-    page.reload()
-    page.get_by_role("button", name="Show preview").wait_for()
-    assert not preview.is_visible()
-    page.get_by_role("button", name="Show preview").press("Enter")
-    preview.wait_for()
 
 
 def test_on_a_phone_nothing_moves_from_the_start_to_the_end_of_a_video(

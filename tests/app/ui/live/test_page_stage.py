@@ -47,12 +47,14 @@ def test_a_job_that_comes_back_to_the_stage_is_shown_anew_and_a_lost_video_is_as
         lengths.gone = 4;
         shown.push(await show('1', 'gone'));
         shown.push(await show('3', '', {}, { poster: 'data:,x' }), await show('', ''));
+        shown.push(await show('4', 'never'), await show('5', 'c'));
         return shown;
     """,
     )
     assert shown == [
         "video a 1", "video a 1", "video b 2", "empty  0", "video b 1", "video b 1", "video b 1",
-        "video gone 2", "picture  0", "empty  0",
+        "video gone 2", "picture  0", "empty  0", "empty  0",
+        "video c 1",
     ]  # fmt: skip
 
 
@@ -218,10 +220,52 @@ FOLLOW = """async (base) => {
         await look('2', 'finished');
         await hear('7', 'running', { section: 2 });
         await hear('7', 'finished');
+        await hear('7', 'finished');
         watchRunning('8');
         told.push(streams.at(-1).address);
         await hear('8', 'running');
+        openOnStage('2');
+        await settle();
+        await look('2', 'finished');
+        await hear('8', 'running', { section: 2 });
+        find('.lt-next button').click();
+        expectStage();
+        await hear('8', 'finished');
+        await hear('9', 'running');
+        openOnStage('2');
+        await settle();
+        await look('2', 'finished', { isFollowed: true });
+        await hear('9', 'running', { before: { job: '2' } });
+        openOnStage('9');
+        await settle();
+        await look('9', 'running');
+        await hear('9', 'finished');
+        expectStage();
+        await hear('94', 'finished');
+        await hear('95', 'running');
+        Object.assign(window, { hear, told });
         return told;
+    }"""
+
+
+NOTIFY = """async () => {
+        const [lines, notes] = [[], []];
+        const part = (name) => document.querySelector(`.lt-${name}`);
+        Object.defineProperty(window, 'isSecureContext', { value: true });
+        window.Notification = class {
+            static permission = 'granted';
+            constructor(title, { body, tag }) { notes.push([title, body, tag].join()); }
+        };
+        for (const job of ['A', 'B', 'C']) {
+            await hear(job, 'running');
+            if (job > 'A') { part('notify').click(); await settle(); }
+            lines.push(part('line').hidden || textOf('.lt-line-words'), part('notify').ariaPressed);
+            part('next').querySelector('button').click();
+            await hear(job, 'finished');
+            lines.push(part('line').hidden, notes.length);
+        }
+        await hear('D', 'queued');
+        return [...lines, ...notes, part('next').querySelector('i').style.transform];
     }"""
 
 
@@ -248,9 +292,26 @@ def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page:
         "jobs_scene 2 7 12 %: The video is finished.",
         "2 7 12 %: ",
         "2 7 finished: The video is finished.",
+        "2 7 finished: ",
         "api/live?job=8",
         "8 - 12 %: 8 is running",
+        "jobs_scene 2 8 12 %: The video is finished.",
+        "2 8 12 %: ",
+        "8 - finished: The video is finished.",
+        "8 9 12 %: The video is finished. Next: 9.",
+        "jobs_scene 2 9 12 %: The video is finished.",
+        "2 9 12 %: ",
+        "jobs_scene 9 - 12 %: 9 is running",
+        "9 - finished: The video is finished.",
+        "94 - finished: The video is finished.",
+        "94 95 12 %: The video is finished. Next: 95.",
     ]
+    page.set_viewport_size({"width": 390, "height": 900})
+    lines = page.evaluate(NOTIFY)
+    assert lines == [
+        "Next: A is running", "false", True, 0, "Next: B is running", "true", True, 1, "Next: C is running",
+        "false", True, 1, "Longtake: the video is finished,B,B", "scaleX(0)",
+    ]  # fmt: skip
 
 
 def test_times_run_on_between_two_updates_and_stand_still_without_a_connection(page: Any) -> None:
@@ -271,6 +332,7 @@ def test_times_run_on_between_two_updates_and_stand_still_without_a_connection(p
         ({}, 0, (*alive, time, remark)),
         ({"quiet": 1.4}, 0, ("alive", "Last sign of life just now.", time, remark)),
         ({}, 5, (*later, time_later, remark_later)),
+        ({"quiet": 3}, 5, ("alive", "Last sign of life 8 s ago.", time_later, remark_later)),
         ({"quiet": 4}, 5, (*quiet, time_later, remark_later)),
         ({}, 6, (*lost, f"{so_far}, when it was last heard of", remark)),
         ({"isGuess": True, "spent": 30}, 0, (*alive, *late)),

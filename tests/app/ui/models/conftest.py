@@ -1,22 +1,12 @@
 """The page that the tests of models open, and the files that a user has for a model."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME
 from diffusers_helper.models.registry import find_model
-from tests.support.pages import Stand, strict_window
 from tests.support.weights import PAGE
-
-
-@pytest.fixture
-def page(browser: Any, stand: Stand) -> Iterator[Any]:
-    """Open the page; fail if it leaves an error in the console."""
-    with strict_window(browser, stand) as page:
-        yield page
 
 
 @pytest.fixture

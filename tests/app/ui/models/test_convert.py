@@ -1,6 +1,5 @@
 """Tests of conversions from the page: the offer, the progress, the copy, a cancel and a failure."""
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedMod
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.set_ups import transformer_in
 from tests.support.jobs import wait_until
-from tests.support.pages import Stand, needs_chromium, staged_page
 from tests.support.staged_engine import StagedEngine
 
 DEMO = find_model("demo")
@@ -131,52 +129,3 @@ def test_a_failure_is_told_until_it_is_dismissed(calls: ModelCalls, data: Path) 
     assert shown(calls)["progress"]["message"] == "It was not converted. The disk is full. Free some space."
     calls.models_cancel("demo")
     assert shown(calls)["progress"]["message"] == ""
-
-
-class TestPage:
-    """Tests of the button in Chromium."""
-
-    pytestmark = needs_chromium
-
-    @pytest.fixture
-    def stand(self, tmp_path: Path, data: Path) -> Iterator[Stand]:
-        with staged_page(tmp_path) as stand:
-            yield stand
-
-    def test_a_copy_is_made_by_keyboard_and_cancelled(self, page: Any, stand: Stand, data: Path) -> None:
-        page.set_viewport_size({"width": 375, "height": 760})
-        page.get_by_role("tab", name="Models").click()
-        page.wait_for_selector(f"{CARD}[data-state=complete]")
-        button = page.get_by_role("button", name="Convert: Longtake demo model")
-        button.focus()
-        page.keyboard.press("Enter")
-        question = page.get_by_role("alertdialog", name="Convert Longtake demo model")
-        kinds = question.get_by_label("Type of the copy: Longtake demo model")
-        assert kinds.evaluate("one => one === document.activeElement")
-        assert kinds.input_value() == "int8"
-        assert kinds.locator("option").all_inner_texts()[-1] == "int8 (8 bit, whole numbers)"
-        question.get_by_text("The copy, demo-int8, needs").wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        page.keyboard.press("Escape")
-        assert button.evaluate("one => one === document.activeElement")
-        button.click()
-        (data / "wait").touch()
-        question.locator("[data-action=sure]:not([aria-disabled])").click()
-        card = page.locator(f"{CARD}[data-state=converting]")
-        card.get_by_text("Starting…").wait_for()
-        assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") == "0"
-        (data / "wait").unlink()
-        card.get_by_text("of 15 MB").wait_for()
-        assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") == "25"
-        page.get_by_role("button", name="Stop converting: Longtake demo model").click()
-        page.wait_for_selector(f"{CARD}[data-state=complete]")
-        assert leftovers(data) == []
-        button.click()
-        question.locator("[data-action=sure]:not([aria-disabled])").click()
-        card.get_by_text("of 15 MB").wait_for()
-        part = AddedComponent(DEMO.components["transformer"].location)
-        ADDED_MODELS.add(AddedModel("demo-int8", "Demo, int8", "demo", {"transformer": part}))
-        (data / "go").write_text("", encoding="utf-8")
-        page.wait_for_selector(f"{CARD}[data-state=complete]")
-        page.wait_for_selector(".lt-model-card[data-model=demo-int8]")
-        assert json.loads((data / "models.json").read_text(encoding="utf-8"))["models"]

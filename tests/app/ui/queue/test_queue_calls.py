@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,8 +15,10 @@ from gradio_client.exceptions import AppError
 from PIL import Image
 
 from app.cli import main
+from app.jobs.service import JobService
 from app.jobs.storage.commands import commands_of
 from app.ui.catalogue import Catalogue
+from app.ui.history.endpoints import card
 from app.ui.queue.records import Records
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -177,3 +179,15 @@ def test_no_path_of_the_machine_is_told_of_a_jobs_files(tmp_path: Path) -> None:
     assert outward["request"]["join"] == "jobs/job-a/a%20film.mp4\njobs/job-a/b.mp4"
     assert outward["request"]["sound"] == "jobs/job-a/s.mp3"
     assert str(tmp_path) not in json.dumps(outward)
+
+
+def test_a_card_and_a_record_tell_what_is_there_and_can_be_made_again(tmp_path: Path, photo: Path) -> None:
+    class WithoutDemo(Catalogue):
+        names = ("framepack-i2v",)
+
+    service = JobService(tmp_path / "outputs")
+    job = service.queue.add(GenerationRequest(image=str(photo), one_frame=9))
+    assert [card(one, ())["length"] for one in (job, replace(job, frames=1))] == ["", "Picture"]
+    records = [Records(service, catalogue).of(job) for catalogue in (Catalogue(), WithoutDemo())]
+    assert [record["offered"] for record in records] == [True, False]
+    assert ["Longtake demo model" in record["about"] for record in records] == [True, False]
