@@ -36,7 +36,10 @@ def main() -> None:
 
 
 def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
-    """Try a way for each task on stdin, which has the operation's name, its arguments and the way."""
+    """Try a way for each task on stdin, which has the operation's name, its arguments and the way.
+
+    The first answer is empty: it can be asked.
+    """
     import torch
 
     from cache.conv_probe import convolution_work
@@ -52,6 +55,7 @@ def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
     opened_device = open_device(torch_device)
     opened_device.limit(limit_bytes or None)
     with opened_device:
+        yield {}
         yield from try_candidates(
             (
                 partial(works[operation], *arguments, device=torch_device),

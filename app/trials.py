@@ -24,6 +24,7 @@ from diffusers_helper.machine.routes import RouteStore, Task
 from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
 _POLL_SECONDS = 0.2
+_START_SECONDS = 300.0  # for a process that has read no way yet: a cold disk is not a way's fault
 _END_SECONDS = 120.0  # for a process that has answered everything, or that writes what it leaves behind
 # The exit codes of processes that somebody else has ended, the kernel included when memory runs out.
 _MAX_DEATHS = 3  # after which a way is no longer tried in this trial
@@ -132,13 +133,15 @@ def try_candidates(
     end_time = time.monotonic() + all_seconds
     while remaining:
         with asked(["ways", device, limit_bytes], environ) as process:
-            answer: Any = None
-            while remaining and not isinstance(answer, ProbeEnd):
-                is_first = answer is None
+            start = answer = _answer_of(*process, _START_SECONDS, end_time, cancel)
+            is_first = True
+            while remaining and (is_first or not isinstance(answer, ProbeEnd)):
                 task, candidate = remaining[0]
                 with routes.trying(task.case, candidate) as results:
-                    process[0].send({"task": [task.case.operation, task.arguments, candidate]})
-                    result = answer = _answer_of(*process, seconds, end_time, cancel)
+                    if not isinstance(start, ProbeEnd):
+                        process[0].send({"task": [task.case.operation, task.arguments, candidate]})
+                        answer = _answer_of(*process, seconds, end_time, cancel)
+                    result = answer
                     if isinstance(answer, ProbeEnd):
                         if answer.is_late and answer.is_transient:
                             return False
@@ -149,6 +152,7 @@ def try_candidates(
                         deaths[task.case.operation, candidate] += 1
                     if not result.get("passes"):
                         results.append(result)
+                is_first = False
                 del remaining[0]
                 on_result(task, candidate, result)
         remaining = [entry for entry in remaining if deaths[entry[0].case.operation, entry[1]] < _MAX_DEATHS]
