@@ -1,7 +1,7 @@
 """Tests of a job over two cards, of which the second does all but sampling. Both are in main memory here."""
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch import nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
@@ -174,7 +175,9 @@ def test_both_cards_follow_the_plan_and_are_left_empty(monkeypatch: pytest.Monke
             return lambda *values: moves.append(" ".join(map(str, (name, move, *values))))
 
         moved = {move: note(move) for move in ("clear", "flush", "follow")}
-        return SimpleNamespace(**moved, device=SimpleNamespace(limit=note("limit")))
+        return SimpleNamespace(
+            **moved, device=SimpleNamespace(limit=note("limit"), empty_cache=note("empty"))
+        )
 
     memory._stores = [card("first"), card("second")]
     levels = SimpleNamespace(demands=[SimpleNamespace(vae_tile_px=64)])
@@ -185,8 +188,8 @@ def test_both_cards_follow_the_plan_and_are_left_empty(monkeypatch: pytest.Monke
         memory._apply_plan()
     assert moves == [
         "first flush worker-start", "second flush worker-start", f"first follow {plan}",
-        "second follow the plan to decode", "save", "first clear", "second clear", "first limit None",
-        "second limit None",
+        "second follow the plan to decode", "save", "first clear", "second clear", "first empty",
+        "first limit None", "second empty", "second limit None",
     ]  # fmt: skip
     moves.clear()
     with suppress(RuntimeError), memory:
@@ -194,8 +197,8 @@ def test_both_cards_follow_the_plan_and_are_left_empty(monkeypatch: pytest.Monke
         raise RuntimeError
     assert moves[2:] == [
         "first clear", "first flush exception-cleanup", "second clear", "second flush exception-cleanup",
-        "save", "first clear", "second clear", "first flush exception-cleanup", "first limit None",
-        "second flush exception-cleanup", "second limit None",
+        "save", "first clear", "second clear", "first flush exception-cleanup", "first empty",
+        "first limit None", "second flush exception-cleanup", "second empty", "second limit None",
     ]  # fmt: skip
 
 
@@ -211,10 +214,15 @@ def test_each_use_of_a_network_is_read_measured_and_told_as_it_has_to_be() -> No
     plan.of = lambda stage: plan
     memory.plans = cast(Any, SimpleNamespace(
         plan=plan, models=SimpleNamespace(read=lambda name, *_: told.append(f"read {name}")),
-        measure_copies=lambda name: told.append(f"measure {name}"),
+        measure_copies=lambda name: told.append(f"measure {name}"), request=GenerationRequest(prompt="a ball"),
     ))  # fmt: skip
     device = SimpleNamespace()
-    store = SimpleNamespace(has=here.__contains__, device=device, on_device=lambda *use: told.append(use))
+
+    def on_device(*use: Any) -> Any:
+        told.append(use)
+        return nullcontext(nn.Module())
+
+    store = SimpleNamespace(has=here.__contains__, device=device, on_device=on_device)
     report = SimpleNamespace(stage=lambda *use: told.append(("told", *use)), reading=None)
     memory._stores, memory._report, memory._cancel = [cast(Any, store)], cast(Any, report), CancelToken()
     memory._before_vae = lambda device: told.append("before the VAE")
@@ -222,8 +230,8 @@ def test_each_use_of_a_network_is_read_measured_and_told_as_it_has_to_be() -> No
         memory._on_device(stage, 1 if "sample" in stage else None)
         assert memory._stage == stage
     for task, part in (("encode", None), ("decode", VideoPart(1, 0)), ("decode", VideoPart(2, 9))):
-        memory.vae_on_device(cast(Any, task), part)
-        here.add("vae")
+        with memory.vae_on_device(cast(Any, task), part):
+            here.add("vae")
     assert told == [
         "read text_encoder", ("told", "text", None), ("text", None),
         "read text_encoder_2", ("text_2", None),  # in events, two networks for one work are one stage
