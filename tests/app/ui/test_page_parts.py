@@ -39,7 +39,14 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         show(takes, '2');
         const pressed = (item) => item.querySelector('button').getAttribute('aria-pressed');
         results.push([...box.querySelectorAll('li')].map((item) => item.dataset.job + pressed(item)));
-        results.push(textOf('.lt-takes-keep'));
+        const [clip] = box.querySelectorAll('li video');
+        film(clip, { '': 3 });
+        const times = ['loadedmetadata', 'ended', 'timeupdate'].map((name) => {
+            clip.currentTime = 2.5;
+            clip.dispatchEvent(new Event(name));
+            return Math.floor(clip.currentTime);
+        });
+        results.push(textOf('.lt-takes-keep'), times);
         find('keep').click(); find('words').click(); find('more').click();
         await settle();
         results.push(went, opened, calls.at(-1).sent, told.at(-1));
@@ -60,11 +67,11 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         [False, False, False, True, "Without an answer it waits."],
         [True, False, False, True, "Without an answer it waits."],
     ]
-    assert results[5:7] == [["1false", "2true", "3false"], "Keep 2"]
-    assert results[7:11] == [
+    assert results[5:8] == [["1false", "2true", "3false"], "Keep 2", [1, 1, 1]]
+    assert results[8:12] == [
         [False], ["steer"], {"job": "p", "keep": 2}, "Take 2 goes on. The others stay in the history.",
     ]  # fmt: skip
-    assert results[11:] == [
+    assert results[12:] == [
         ["1", "0"],
         [["jobs_wait", {"jobs": ["2"], "wait": False}], ["jobs_resume", {"jobs": ["2"]}]], False,
     ]  # fmt: skip

@@ -123,6 +123,9 @@ def test_a_press_goes_on_with_its_job_whose_server_died_before_it_was_in_the_lis
     assert service.job(job.id).state == "paused"
     actions.form_start(press, values, False)
     assert [(made.id, made.state) for made in service.history.made_by(press)] == [(job.id, "queued")]
+    service.queue.pause(job.id)  # by the user, whom the same press does not overrule
+    actions.form_start(press, values, False)
+    assert [(made.id, made.state) for made in service.history.made_by(press)] == [(job.id, "paused")]
 
 
 def test_one_press_that_comes_twice_at_once_makes_one_video(

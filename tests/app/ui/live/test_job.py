@@ -9,7 +9,7 @@ import pytest
 from app.jobs.storage.logs import append_event
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
-from app.ui.live.scene import scene_data
+from app.ui.live.scene import Presenter, scene_data
 from app.ui.live.subscribe import watch
 from diffusers_helper.events import (
     Finished,
@@ -17,6 +17,7 @@ from diffusers_helper.events import (
     StageStarted,
 )
 from diffusers_helper.families.packing import MODES, Mode
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from tests.support.jobs import Studio
 from tests.support.reported_jobs import history, job_of
@@ -44,6 +45,19 @@ def test_a_page_begins_with_all_that_has_happened(tmp_path: Path) -> None:
     live = next(watch(studio.service))
     assert live is not None
     assert live.sections_done == len(live.plan) == 4
+
+
+def test_takes_that_are_new_are_shown_with_those_before_them(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    job = studio.submit("a ball", mode="forward", seconds=3.6)
+    first = JobFolder(job.folder).latents(1)
+    first.parent.mkdir(exist_ok=True)
+    first.touch()
+    presenter = Presenter(studio.service)
+    assert presenter.show_job(job.id)["takes"] is None
+    for hint in ("0 of 2 takes ready", "0 of 4 takes ready"):
+        studio.service.steering.takes(job.id, 2)
+        assert hint in presenter.show_job(job.id)["takes"]["hint"]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -188,6 +188,8 @@ def test_a_card_and_a_record_tell_what_is_there_and_can_be_made_again(tmp_path: 
     service = JobService(tmp_path / "outputs")
     job = service.queue.add(GenerationRequest(image=str(photo), one_frame=9))
     assert [card(one, ())["length"] for one in (job, replace(job, frames=1))] == ["", "Picture"]
+    of_folder = replace(job, request=replace(job.request, model=f"{tmp_path}/my own model"))
+    assert [card(one, ())["model"] for one in (job, of_folder)] == ["Longtake demo model", "my own model"]
     records = [Records(service, catalogue).of(job) for catalogue in (Catalogue(), WithoutDemo())]
     assert [record["offered"] for record in records] == [True, False]
     assert ["Longtake demo model" in record["about"] for record in records] == [True, False]
