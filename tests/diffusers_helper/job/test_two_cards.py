@@ -214,7 +214,8 @@ def test_each_use_of_a_network_is_read_measured_and_told_as_it_has_to_be() -> No
     plan.of = lambda stage: plan
     memory.plans = cast(Any, SimpleNamespace(
         plan=plan, models=SimpleNamespace(read=lambda name, *_: told.append(f"read {name}")),
-        measure_copies=lambda name: told.append(f"measure {name}"), request=GenerationRequest(prompt="a ball"),
+        measure_copies=lambda name: told.append(f"measure {name}"),
+        request=GenerationRequest(prompt="a ball"),
     ))  # fmt: skip
     device = SimpleNamespace()
 
