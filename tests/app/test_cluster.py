@@ -49,6 +49,11 @@ def test_only_changed_files_are_carried_and_none_leaves_the_folder(tmp_path: Pat
     apply(there, news)
     assert (there / "video.mp4").read_bytes() == b"video"
     assert not (there / "request.json").exists()
+    for content, milliseconds in ((b"first", 1), (b"later", 2)):  # of the same size, within a second
+        (here / "video.mp4").write_bytes(content)
+        os.utime(here / "video.mp4", ns=(0, 10**18 + milliseconds * 10**6))
+        assert changed_files(here, known).files == {"video.mp4": content}
+    assert changed_files(here, known) == Answer()
     (there / "link").symlink_to("events.jsonl")
     hostile = "../out", "/etc/passwd", "states.jsonl", "x/../events.jsonl", "./states.jsonl", "link", ".", ""
     for name in hostile:

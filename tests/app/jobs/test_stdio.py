@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from app.jobs.stdio import Child, ErrorTail, close_child, complain, in_language, prepare_streams, say
+from app.jobs.stdio import (
+    Child,
+    ErrorTail,
+    close_child,
+    complain,
+    in_language,
+    prepare_streams,
+    say,
+    write_whole,
+)
 from diffusers_helper.machine.terminal import LogLines, is_plain_text, one_line, visible
 from diffusers_helper.runner import job_log
 from tests.support.jobs import wait_until
@@ -53,6 +62,13 @@ def test_a_stream_of_another_encoding_takes_any_text(monkeypatch: pytest.MonkeyP
     prepare_streams()
     say("é\udce9")
     assert buffer.getvalue() == b"\\xe9\\udce9\n"
+
+
+def test_a_pipe_that_takes_a_part_at_a_time_gets_all() -> None:
+    taken = list[bytes]()
+    narrow: Any = SimpleNamespace(write=lambda content: taken.append(content[:3]) or len(content[:3]))
+    write_whole(narrow, b"an event")
+    assert taken == [b"an ", b"eve", b"nt"]
 
 
 def record(message: str) -> logging.LogRecord:

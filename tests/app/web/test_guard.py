@@ -89,6 +89,8 @@ def test_a_request_names_one_host() -> None:
         ("GET", "/config", NAVIGATES, 403),
         ("HEAD", "/", NAVIGATES, 403),
         ("GET", "/", {**NAVIGATES, "sec-fetch-site": "same-site"}, 200),
+        ("GET", "/jobs/1/a", {**NAVIGATES, "sec-fetch-site": "same-site"}, 403),
+        ("POST", "/api/x", {"sec-fetch-site": "same-site"}, 403),
         ("GET", "/", {**NAVIGATES, "sec-fetch-mode": "no-cors"}, 403),
         ("POST", "/api/x", {"origin": HOST}, 200),
         ("POST", "/api/x", {"origin": "https://video.example", "sec-fetch-site": "same-origin"}, 200),

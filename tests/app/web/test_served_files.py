@@ -130,6 +130,9 @@ def test_a_job_is_served_by_its_own_name_alone(tmp_path: Path) -> None:
         (tmp_path / "outputs" / link).symlink_to(tmp_path / "outputs" / name)
     served = [files.of_job(f"{name}/video.mp4").status_code for name in ("job", "same", "gone", "other", "")]
     assert served == [200, 404, 404, 404, 404]
+    (tmp_path / "link").symlink_to("outputs")
+    linked = ServedFiles(tmp_path / "link", tmp_path / "uploads")
+    assert [linked.of_job(f"{name}/video.mp4").status_code for name in ("job", "same")] == [200, 404]
 
 
 def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:

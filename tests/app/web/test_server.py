@@ -17,6 +17,7 @@ from gradio_client import Client, handle_file
 
 from app.jobs.service import JobService
 from app.web import server
+from app.web.gradio_server import share_address
 from app.web.server import AUTH_VARIABLE
 from app.web.serving import close_page, open_page
 from diffusers_helper.errors import InputError
@@ -199,6 +200,18 @@ def test_a_shared_page_answers_to_its_public_name_and_brings_its_own_scripts(
         assert ask(local, headers={"Host": "xyz.share.example"}).status == 421
     finally:
         close_page(page)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, ValueError])
+def test_a_page_that_the_relay_does_not_share_has_no_public_address(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(**_: Any) -> str:
+        raise error("The relay is away.")
+
+    monkeypatch.setattr("gradio.networking.setup_tunnel", refuse)
+    assert share_address(7860) == ""
+    assert caplog.messages == ["The page has no public address: The relay is away."]
 
 
 def test_gradio_looks_for_calls_less_often_than_it_would_and_a_call_ends_its_connection(

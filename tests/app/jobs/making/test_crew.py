@@ -277,7 +277,7 @@ def test_what_a_worker_makes_of_commands_and_failures(tmp_path: Path, snapshot: 
         job_of(id="j", folder=tmp_path),
         Cancelled(job="j", time=1.0, video="x/v", frames=9),
     )
-    for commands in ("", "wait", "pause", "stop_after_section", "pause cancel", "change"):
+    for commands in ("", "wait", "pause", "pause wait", "stop_after_section", "pause cancel", "change"):
         for before, gives_back, event in (
             (None, False, None), (None, False, SECTION), (None, True, None), ("pause", False, None),
             ("cancel", False, None),

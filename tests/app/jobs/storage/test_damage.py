@@ -174,6 +174,23 @@ def test_a_damaged_database_is_made_anew_at_the_start(studio: Studio, damage: st
         assert isinstance(studio.events(job)[-1], Finished)
 
 
+def test_a_database_whose_index_is_damaged_is_made_anew_by_the_change_that_meets_it(studio: Studio) -> None:
+    job = studio.submit()
+    with sqlite3.connect(studio.outputs / ".longtake" / "longtake.sqlite3") as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        wrong = "CREATE INDEX jobs_by_parent ON jobs (place)"  # which a quick check does not notice
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'jobs_by_parent'", (wrong,))
+    connection.close()
+    assert studio.open().job(job.id).state == "queued"
+    change = studio.service.queue.store.change
+    with pytest.raises(InputError, match="made anew"), change() as changes:
+        changes.execute("UPDATE jobs SET place = place + 1")
+    with change() as changes:
+        changes.execute("UPDATE jobs SET place = place + 1")
+    assert studio.service.job(job.id).state == "paused"
+    assert list((studio.outputs / ".longtake").glob("longtake.sqlite3.damaged-*"))
+
+
 def test_a_database_of_a_newer_version_is_refused_and_stays(studio: Studio) -> None:
     studio.submit()
     file = studio.outputs / ".longtake" / "longtake.sqlite3"
