@@ -115,9 +115,7 @@ def test_the_other_layouts_of_comfyui_are_refused_by_name(
     assert (facts.quantised, facts.problems) == (layout, ())  # ComfyUI's own nodes load it
 
 
-@pytest.mark.parametrize(
-    ("layout", "quantised"), [("int8_tensorwise", "scaled int8"), ("nvfp4", "nvfp4")]
-)
+@pytest.mark.parametrize(("layout", "quantised"), [("int8_tensorwise", "scaled int8"), ("nvfp4", "nvfp4")])
 def test_a_list_of_layouts_may_name_them_alone(
     layout: str, quantised: str, weights: Weights, tmp_path: Path
 ) -> None:
