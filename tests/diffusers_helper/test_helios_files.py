@@ -13,12 +13,13 @@ from diffusers.loaders.single_file_utils import convert_wan_transformer_to_diffu
 from gguf import MODEL_ARCH, GGMLQuantizationType, get_tensor_name_map
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import UMT5Config, UMT5EncoderModel
 
 from app.commands.models.add import default_base
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.families.wan import WAN, WAN_A14B
-from diffusers_helper.loading.keys import library_names
+from diffusers_helper.loading.keys import GGUFEmbedding, library_names
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network, load_network
 from diffusers_helper.memory.weights import sizes_of
@@ -227,20 +228,42 @@ def test_umt5_is_read_as_comfyui_names_it(
     torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
 
 
+def write_as_llama_cpp(file: Path, tensors: Mapping[str, Tensor]) -> Path:
+    table = get_tensor_name_map(MODEL_ARCH.T5ENCODER, 2)
+    named = {str(table.get_name(name, try_suffixes=(".weight",))): tensor for name, tensor in tensors.items()}
+    assert "enc.blk.1.ffn_down.weight" in named
+    return write_quantised_gguf(file, named, GGMLQuantizationType.Q8_0)
+
+
+def check_states(network: Any, exact: Any) -> None:
+    words = torch.tensor([[3, 4, 5, 1]])
+    with torch.inference_mode():
+        states, expected = (encoder(words).last_hidden_state.float() for encoder in (network, exact))
+    assert 0 < (states - expected).norm() / expected.norm() < 0.05
+
+
 def test_umt5_is_read_as_llama_cpp_names_it(
     tiny_helios: Path, add: Callable[..., Models], tmp_path: Path
 ) -> None:
-    own = load_file(tiny_helios / "text_encoder" / "model.safetensors")
-    table = get_tensor_name_map(MODEL_ARCH.T5ENCODER, 2)
-    named = {str(table.get_name(name, try_suffixes=(".weight",))): tensor for name, tensor in own.items()}
-    assert "enc.blk.1.ffn_down.weight" in named
-    file = write_quantised_gguf(tmp_path / "umt5.gguf", named, GGMLQuantizationType.Q8_0)
-    models = add(text_encoder=file)
-    words = torch.tensor([[3, 4, 5, 1]])
-    with torch.inference_mode():
-        found = models.component("text_encoder")(words).last_hidden_state
-        expected = load_tiny(tiny_helios).component("text_encoder")(words).last_hidden_state
-    assert 0 < (found.float() - expected).norm() / expected.norm() < 0.05
+    tensors = load_file(tiny_helios / "text_encoder" / "model.safetensors")
+    models = add(text_encoder=write_as_llama_cpp(tmp_path / "umt5.gguf", tensors))
+    check_states(models.component("text_encoder"), load_tiny(tiny_helios).component("text_encoder"))
+
+
+def test_the_embedding_of_umt5_in_blocks_has_two_names(tmp_path: Path) -> None:
+    config = UMT5Config(
+        vocab_size=9, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
+        architectures=["UMT5EncoderModel"],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    source = UMT5EncoderModel(config).eval()
+    tensors = source.state_dict()
+    del tensors["encoder.embed_tokens.weight"]
+    file = write_as_llama_cpp(tmp_path / "umt5.gguf", tensors)
+    network: Any = load_network("text_encoder", file, config.to_dict()).network
+    assert type(network.shared) is GGUFEmbedding
+    assert network.encoder.embed_tokens is network.shared
+    check_states(network, source)
 
 
 def test_the_time_embedder_and_the_norms_stay_in_fp32_as_in_diffusers(

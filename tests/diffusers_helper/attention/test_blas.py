@@ -51,8 +51,9 @@ def test_the_trial_measures_what_torch_has_and_leaves_it_as_it_was() -> None:
         assert 1e-3 < tried["error"] < 1e-2
     assert "not been compiled with cuBLASLt" in missing["failed"]
     assert prefer() == before
-    with preferred_library("ck"):
-        assert prefer() != before
+    for context in (preferred_library("ck"), work().prepared("ck")):
+        with context:
+            assert str(prefer()) == "_BlasBackend.Ck"
     assert prefer() == before
 
 

@@ -165,6 +165,14 @@ def test_a_film_that_is_too_long_is_refused_by_its_length(tmp_path: Path) -> Non
         read_footage(film)
 
 
+@pytest.mark.parametrize(("ending", "frames"), [("mp4", 18_001), ("ts", 18_030)])
+def test_a_film_may_end_within_the_second_after_the_longest(ending: str, frames: int, tmp_path: Path) -> None:
+    film = write_film(tmp_path / f"film.{ending}", (flat(size=(32, 32)),) * 2, times=(0, frames - 1))
+    assert read_footage(film).seconds == pytest.approx(frames / 30, abs=0.002)
+    with opened(film) as opened_film:
+        assert float(opened_film.times()[-1]) == pytest.approx(frames / 30, abs=0.002)
+
+
 def test_the_pause_in_a_film_is_not_filled_without_end(tmp_path: Path) -> None:
     far = write_film(tmp_path / "far.mkv", (flat(),) * 3, rate=1, times=(0, 1, 1_000_000))
     with pytest.raises(PictureError, match=r"far.mkv has 1000001 s; expected at most 600"):

@@ -115,6 +115,16 @@ def test_the_other_layouts_of_comfyui_are_refused_by_name(
     assert (facts.quantised, facts.problems) == (layout, ())  # ComfyUI's own nodes load it
 
 
+@pytest.mark.parametrize(("layout", "quantised"), [("int8_tensorwise", "scaled int8"), ("nvfp4", "nvfp4")])
+def test_a_list_of_layouts_may_name_them_alone(
+    layout: str, quantised: str, weights: Weights, tmp_path: Path
+) -> None:
+    file = tmp_path / "listed.safetensors"
+    listed = {name.removesuffix(".weight"): layout for name in weights}
+    save_file(to_int8(weights), file, {"_quantization_metadata": json.dumps({"layers": listed})})
+    assert inspect_checkpoint(file).quantised == quantised
+
+
 @pytest.mark.parametrize("size", [8, 3, 64, -4, "4"])
 def test_a_rotation_that_cannot_be_undone_is_refused(size: object, weights: Weights, add: Add) -> None:
     mark = {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": size}

@@ -103,6 +103,9 @@ def test_the_layers_are_those_that_diffusers_would_cast() -> None:
     linear = {n for n, layer in network.named_modules() if isinstance(layer, torch.nn.Linear)}
     assert cast == {name for name in linear if not is_precise(f"{name}.weight")}
     assert len(cast) > 300
+    for dtype, names in ((E4M3, cast), (BF16, linear), (torch.float16, linear)):
+        types = casting.layer_types(network, dtype)
+        assert {name for name, _, wanted in types if wanted == dtype} == names
 
 
 def test_the_search_for_scales_is_told_and_can_be_cancelled(

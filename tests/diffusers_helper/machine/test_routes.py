@@ -81,6 +81,15 @@ def test_a_blocked_rung_is_not_the_chosen_one_any_more(tmp_path: Path) -> None:
     assert (route.rung, route.reason, route.deadly) == ("", "", {"miopen": "SIGSEGV"})
 
 
+def test_a_rung_that_works_again_has_not_failed(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path)
+    for rung in ("kitchen", "miopen"):
+        store.add_failure(CASE, rung, "out of workspace")
+    store.choose(CASE, "miopen", "works")
+    route = RouteStore(tmp_path).get(CASE)
+    assert (route.rung, route.failed) == ("miopen", {"kitchen": "out of workspace"})
+
+
 def test_what_was_tried_when_a_process_died_stays_blocked(tmp_path: Path) -> None:
     store = RouteStore(tmp_path / "routes")
     store.choose(CASE, "taps", "works")

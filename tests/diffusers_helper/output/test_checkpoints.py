@@ -141,9 +141,10 @@ def test_what_is_whole_and_of_the_same_origin_is_not_made_again(
 def test_latents_of_another_origin_are_refused(tmp_path: Path) -> None:
     first = Run(tmp_path / "first", None)
     first.all()
-    other = replace(REQUEST, seed=REQUEST.seed + 1)
-    with pytest.raises(LongtakeError, match=rf"made with seed '{REQUEST.seed}'; expected '{other.seed}'"):
-        Run(tmp_path / "again", tmp_path / "first", other)
+    for name, value in (("seed", REQUEST.seed + 1), ("vae_chunk", REQUEST.vae_chunk + 1)):
+        words = rf"made with {name} '{getattr(REQUEST, name)}'; expected '{value}'"
+        with pytest.raises(LongtakeError, match=words):
+            Run(tmp_path / "again", tmp_path / "first", replace(REQUEST, **{name: value}))
     for name, words in (
         ("weights", "The files of its model changed"),
         ("lora", "A LoRA, or its weight, changed"),
