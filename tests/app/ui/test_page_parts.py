@@ -9,57 +9,61 @@ __all__ = ["document", "page"]
 pytestmark = needs_chromium
 
 
+# Keeps the second of three takes, and compares it with the first one.
+TAKES = """async () => {
+    const { prepareTakes } = await load('live/takes.js');
+    await load('live/compare.js').then((compare) => compare.default());
+    const box = document.querySelector('.lt-takes');
+    const find = (name) => box.querySelector(`.lt-takes-${name}`);
+    for (const video of document.querySelectorAll('#compare video')) film(video, { v1: 3, v2: 3 });
+    const [went, opened, told] = [[], [], []];
+    const panel = { goOn: async (waits) => { went.push(waits); }, open: (mode) => opened.push(mode) };
+    const show = prepareTakes(box, panel, (job) => opened.push(job), (words) => told.push(words));
+    const tile = (job, more = {}) => ({
+        job, seed: '7', still: '', video: `v${job}`, name: `Take ${job}`, keep: `Keep ${job}`,
+        begin: 1, end: 2, now: '', mayGoOn: true, ...more,
+    });
+    const tiles = [tile('1'), tile('2'), tile('3', { now: 'Waiting', mayGoOn: false })];
+    const takes = { title: 'Which?', hint: '', of: 'p', keep: 2, waits: false, tiles };
+    const results = [];
+    const state = () => {
+        const parts = [box, find('keep'), find('words'), find('compare')];
+        const hidden = parts.map((part) => part.hidden);
+        results.push([...hidden, textOf('.lt-takes-next')]);
+    };
+    show(takes, 'p'); state();
+    show(takes, '2'); state();
+    show(takes, '3'); state();
+    show({ ...takes, tiles: takes.tiles.slice(1) }, '2'); state();
+    show(null, '2'); state();
+    show(takes, '2');
+    const pressed = (item) => item.querySelector('button').getAttribute('aria-pressed');
+    results.push([...box.querySelectorAll('li')].map((item) => item.dataset.job + pressed(item)));
+    const [clip] = box.querySelectorAll('li video');
+    film(clip, { '': 3 });
+    const times = ['loadedmetadata', 'ended', 'timeupdate'].map((name) => {
+        clip.currentTime = 2.5;
+        clip.dispatchEvent(new Event(name));
+        return Math.floor(clip.currentTime);
+    });
+    results.push(textOf('.lt-takes-keep'), times);
+    find('keep').click(); find('words').click(); find('more').click();
+    await settle();
+    results.push(went, opened, calls.at(-1).sent, told.at(-1));
+    find('compare').click();
+    await settle();
+    const dialog = document.querySelector('#compare');
+    results.push([...dialog.querySelectorAll('select')].map(({ value }) => value));
+    const before = calls.length;
+    dialog.querySelectorAll('.lt-compare-keep')[0].click();
+    for (let n = 0; n < 2; n += 1) { await settle(); calls.at(-1).answer([]); }
+    await settle();
+    return [...results, calls.slice(before).map(({ path, sent }) => [path, sent]), dialog.open];
+}"""
+
+
 def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
-    results = page.evaluate("""async () => {
-        const { prepareTakes } = await load('live/takes.js');
-        await load('live/compare.js').then((compare) => compare.default());
-        const box = document.querySelector('.lt-takes');
-        const find = (name) => box.querySelector(`.lt-takes-${name}`);
-        for (const video of document.querySelectorAll('#compare video')) film(video, { v1: 3, v2: 3 });
-        const [went, opened, told] = [[], [], []];
-        const panel = { goOn: async (waits) => { went.push(waits); }, open: (mode) => opened.push(mode) };
-        const show = prepareTakes(box, panel, (job) => opened.push(job), (words) => told.push(words));
-        const tile = (job, more = {}) => ({
-            job, seed: '7', still: '', video: `v${job}`, name: `Take ${job}`, keep: `Keep ${job}`,
-            begin: 1, end: 2, now: '', mayGoOn: true, ...more,
-        });
-        const tiles = [tile('1'), tile('2'), tile('3', { now: 'Waiting', mayGoOn: false })];
-        const takes = { title: 'Which?', hint: '', of: 'p', keep: 2, waits: false, tiles };
-        const results = [];
-        const state = () => {
-            const parts = [box, find('keep'), find('words'), find('compare')];
-            const hidden = parts.map((part) => part.hidden);
-            results.push([...hidden, textOf('.lt-takes-next')]);
-        };
-        show(takes, 'p'); state();
-        show(takes, '2'); state();
-        show(takes, '3'); state();
-        show({ ...takes, tiles: takes.tiles.slice(1) }, '2'); state();
-        show(null, '2'); state();
-        show(takes, '2');
-        const pressed = (item) => item.querySelector('button').getAttribute('aria-pressed');
-        results.push([...box.querySelectorAll('li')].map((item) => item.dataset.job + pressed(item)));
-        const [clip] = box.querySelectorAll('li video');
-        film(clip, { '': 3 });
-        const times = ['loadedmetadata', 'ended', 'timeupdate'].map((name) => {
-            clip.currentTime = 2.5;
-            clip.dispatchEvent(new Event(name));
-            return Math.floor(clip.currentTime);
-        });
-        results.push(textOf('.lt-takes-keep'), times);
-        find('keep').click(); find('words').click(); find('more').click();
-        await settle();
-        results.push(went, opened, calls.at(-1).sent, told.at(-1));
-        find('compare').click();
-        await settle();
-        const dialog = document.querySelector('#compare');
-        results.push([...dialog.querySelectorAll('select')].map(({ value }) => value));
-        const before = calls.length;
-        dialog.querySelectorAll('.lt-compare-keep')[0].click();
-        for (let n = 0; n < 2; n += 1) { await settle(); calls.at(-1).answer([]); }
-        await settle();
-        return [...results, calls.slice(before).map(({ path, sent }) => [path, sent]), dialog.open];
-    }""")
+    results = page.evaluate(TAKES)
     assert results[:5] == [
         [False, True, True, False, "Press a take to see it after the film so far."],
         [False, False, False, False, "Without an answer it waits."],

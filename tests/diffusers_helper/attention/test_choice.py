@@ -1,6 +1,5 @@
 """Tests of the automatic choice: kernels are tried in a process of their own, and the choice is kept."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -17,8 +16,7 @@ from cache.trial import try_candidates as try_here
 from diffusers_helper.attention.backends import BACKENDS, LIBRARIES, candidate_backends
 from diffusers_helper.attention.dispatch import attention_function
 from diffusers_helper.attention.trial import attention_work
-from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import GenerationCancelled, InputError
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Finished, JobStarted, Warned
 from diffusers_helper.job.plans import LATE, MemoryPlans
 from diffusers_helper.job.setup import open_job
@@ -111,13 +109,6 @@ def test_a_kernel_that_hangs_is_ended_and_not_tried_again_unless_the_time_of_all
 
 
 @pytest.mark.slow
-def test_a_slow_start_is_no_fault_of_the_first_way(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(4)\n")  # as from a cold disk
-    route, _ = tried_in_processes(tmp_path, ("native",), SHAPE, seconds=3.5)
-    assert [*route.measured] == ["native"]
-
-
-@pytest.mark.slow
 def test_a_way_that_is_killed_may_be_tried_again_and_one_that_loses_the_card_harms_no_other(
     tmp_path: Path,
 ) -> None:
@@ -127,20 +118,6 @@ def test_a_way_that_is_killed_may_be_tried_again_and_one_that_loses_the_card_har
     assert results["triton"] == {"failed": "its process ended with -9", "passes": True}
     assert route.failed == {"sage": "HIP error: an illegal memory access was encountered"}
     assert (route.deadly, route.measured.keys()) == ({}, {"native"})
-
-
-def test_a_trial_ends_with_its_job_and_leaves_no_mark(tmp_path: Path) -> None:
-    class CancelAtAMark(CancelToken):
-        def check(self) -> None:
-            if any((tmp_path / "routes").glob("*.json")):
-                self.cancel()
-            super().check()
-
-    write_kernel(tmp_path, "flash_attn", HANGS)
-    with pytest.raises(GenerationCancelled):
-        tried_in_processes(tmp_path, ("triton",), SHAPE, cancel=CancelAtAMark())
-    (file,) = (tmp_path / "routes").glob("*.json")
-    assert json.loads(file.read_text())["routes"] == {}
 
 
 OOM = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 16.00 GiB of which 2.00 GiB"
