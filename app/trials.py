@@ -141,7 +141,7 @@ def try_candidates(
                     if not isinstance(start, ProbeEnd):
                         process[0].send({"task": [task.case.operation, task.arguments, candidate]})
                         answer = _answer_of(*process, seconds, end_time, cancel)
-                    result = answer
+                    result: Any = answer
                     if isinstance(answer, ProbeEnd):
                         if answer.is_late and answer.is_transient:
                             return False
