@@ -37,8 +37,8 @@ def test_a_page_without_news_draws_nothing_and_posts_nothing(browser: Any, stand
         return posted == [] and page.evaluate("window.frames_drawn") <= 2
 
     def comes_to_rest() -> bool:
-        """Return whether nothing is left of the last change after a few signs of life."""
-        return any(is_at_rest() for _ in range(6)) and is_at_rest()
+        """Return whether nothing is left of the last change between two signs of life, soon after it."""
+        return any(is_at_rest() and is_at_rest() for _ in range(6))
 
     visit(page, stand)
     next_beat(page)
