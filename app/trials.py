@@ -133,12 +133,14 @@ def try_candidates(
     end_time = time.monotonic() + all_seconds
     while remaining:
         with asked(["ways", device, limit_bytes], environ) as process:
-            start = answer = _answer_of(*process, _START_SECONDS, end_time, cancel)
-            is_first = True
-            while remaining and (is_first or not isinstance(answer, ProbeEnd)):
+            answer: Any = None
+            while remaining and not isinstance(answer, ProbeEnd):
+                is_first = answer is None
                 task, candidate = remaining[0]
                 with routes.trying(task.case, candidate) as results:
-                    if not isinstance(start, ProbeEnd):
+                    if is_first:
+                        answer = _answer_of(*process, _START_SECONDS, end_time, cancel)
+                    if not isinstance(answer, ProbeEnd):
                         process[0].send({"task": [task.case.operation, task.arguments, candidate]})
                         answer = _answer_of(*process, seconds, end_time, cancel)
                     result: Any = answer
@@ -152,7 +154,6 @@ def try_candidates(
                         deaths[task.case.operation, candidate] += 1
                     if not result.get("passes"):
                         results.append(result)
-                is_first = False
                 del remaining[0]
                 on_result(task, candidate, result)
         remaining = [entry for entry in remaining if deaths[entry[0].case.operation, entry[1]] < _MAX_DEATHS]

@@ -37,7 +37,7 @@ def test_a_page_without_news_draws_nothing_and_posts_nothing(browser: Any, stand
         return posted == [] and page.evaluate("window.frames_drawn") <= 2
 
     def comes_to_rest() -> bool:
-        """Return whether nothing is left of the last change between two signs of life, soon after it."""
+        """Return whether nothing happens before two signs of life in a row, of the next few."""
         return any(is_at_rest() and is_at_rest() for _ in range(6))
 
     visit(page, stand)
