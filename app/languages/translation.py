@@ -73,7 +73,8 @@ class Translation:
     def _templates(self) -> list[_Template]:
         templates = [
             _template(text, translation)
-            for text, translation in self._messages.items()
+            # Of two with an equal longest part, the one with more words around its values says more.
+            for text, translation in sorted(self._messages.items(), key=lambda item: -_length(item[0]))
             if PLACEHOLDER.search(text) and isinstance(translation, str)
         ]
         return sorted(templates, key=lambda template: len(template.literal), reverse=True)
@@ -169,6 +170,10 @@ class Translation:
         if isinstance(value, dict):
             return {key: self.answer(item, key) for key, item in cast(dict[str, Any], value).items()}
         return value
+
+
+def _length(text: str) -> int:
+    return len(PLACEHOLDER.sub("", text))
 
 
 def _template(text: str, translation: str) -> _Template:

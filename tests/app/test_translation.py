@@ -63,6 +63,15 @@ def test_a_text_is_found_again_by_its_template_and_columns_stay_in_line(english:
     assert Translation("en").text(english) == english
 
 
+@pytest.mark.parametrize("language", OTHERS)
+@pytest.mark.parametrize("unit", ["step", "frame"])
+def test_the_whole_template_counts_where_a_shorter_one_fits_too(language: str, unit: str) -> None:
+    template = f"Section {{number}} of {{total}}, {unit} {{step}} of {{steps}}"
+    values = {"number": "2", "total": "3", "step": "10", "steps": "24"}
+    expected = translation(language)._messages[template].format_map(values)
+    assert translation(language).text(template.format_map(values)) == expected
+
+
 def test_a_column_begins_where_it_began_also_after_wide_characters() -> None:
     assert Translation("ja", {"card": "カード"}).text("card      x") == "カード    x"
 
