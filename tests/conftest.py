@@ -150,11 +150,13 @@ def no_filters_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_handlers_of_others() -> Iterator[None]:
-    """Take back the handlers of signals that a program's start in this process leaves."""
+    """Take back the handlers of signals that a program's start leaves, and the signals that a thread's work blocks."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @pytest.fixture
