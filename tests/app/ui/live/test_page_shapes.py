@@ -38,7 +38,9 @@ TARGETS = """() => [...document.querySelectorAll(
         const name = one.ariaLabel || one.textContent.trim().slice(0, 40) || one.outerHTML.slice(0, 60);
         return [name, Math.round(width), Math.round(height)];
     })"""
-SHIFT = """() => {
+# Sums the shifts of the layout from now on, without those of a change that is not drawn yet.
+SHIFT = """async () => {
+    for (let frame = 0; frame < 2; frame += 1) await new Promise(requestAnimationFrame);
     window.shift = 0;
     new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shift += entry.value; }))
         .observe({type: 'layout-shift', buffered: false});
