@@ -150,7 +150,7 @@ def no_filters_of_others() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_handlers_of_others() -> Iterator[None]:
-    """Take back the handlers of signals that a program's start leaves, and the signals that a thread's work blocks."""
+    """Take back the handlers that a program's start leaves, and the signals that a thread's work blocks."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield

@@ -16,6 +16,8 @@ from cache.replaced import ReplacedFunctions
 from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, SLICED, slice_size
 from diffusers_helper.errors import InputError
 
+_ENCODER_SLICE_BYTES = 64 * 1024**2  # plans do not count them
+
 
 def kitchen_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -43,8 +45,14 @@ def sliced_attention(
     with instructions for bf16 multiplies values in bf16 with them, and adds up in fp32.
     `attn_mask` broadcasts to (B, H, N, M): either whether a query sees a key, or what is added to the scores.
     """
-    if dropout_p or is_causal or enable_gqa:
-        raise NotImplementedError("No network that is sliced asks for these.")
+    if dropout_p:
+        raise NotImplementedError("No network is trained in slices.")
+    if enable_gqa:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    if is_causal:
+        pairs = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
+        attn_mask = pairs.tril()
     scale_factor = query.shape[-1] ** -0.5 if scale is None else scale
     num_queries, _ = slice_size(key.shape[-2], query.shape[-1], limit_bytes)
     result = torch.empty_like(query)
@@ -106,6 +114,15 @@ def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) ->
     finally:
         for processor, name in zip(processors, previous, strict=True):
             processor._attention_backend = name
+
+
+def encoder_attention() -> AbstractContextManager[object]:
+    """Compute the attention of encoders and VAEs in slices on ROCm, where its fused kernels may fail.
+
+    They may fail for causal attention alone, and show it at a later call or as zeros (TheRock issues 7407 and
+    7992, aotriton issue 210); ComfyUI leaves them out of VAEs, too. These networks run rarely.
+    """
+    return nullcontext() if torch.version.hip is None else _replacement(SLICED, _ENCODER_SLICE_BYTES)
 
 
 def attention_function(backend: str, limit_bytes: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -4,7 +4,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from statistics import median
@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.attention.dispatch import encoder_attention
 from diffusers_helper.attention.fused import fused_norms
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
@@ -23,6 +24,7 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.store import Store
+from diffusers_helper.models.sizes import TRANSFORMERS
 from diffusers_helper.output.report import Report
 from diffusers_helper.planning.out_of_memory import (
     OutOfDeviceMemory,
@@ -127,7 +129,12 @@ class JobMemory:
 
     def _attempt(self, stage: str, work: Callable[[Any], _T], section: int | None) -> _T:
         def attempt() -> _T:
-            with self._on_device(stage, section) as network, self._cancel.within(network):
+            is_encoder = self.plans.plan.stage(stage).model not in TRANSFORMERS
+            with (
+                self._on_device(stage, section) as network,
+                self._cancel.within(network),
+                encoder_attention() if is_encoder else nullcontext(),
+            ):
                 return work(network)
 
         def recovery_from(error: Exception) -> Callable[[], None] | None:

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.attention.dispatch import encoder_attention
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import window_sizes
@@ -150,7 +151,10 @@ class VaeEngine(Generic[_Owner]):
             self._repeat = self._repeat or owner.device.repeater()
             cleanup = owner.device.empty_cache
             pieces = Pieces(progress, cancel, cleanup, owner.cleanup_frequency, self._repeat)
-            with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancel.within(vae):
+            with (
+                torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancel.within(vae),
+                encoder_attention(),
+            ):  # fmt: skip
                 family = vae_family(vae)
                 _log_start(task, input, owner.device.torch_device, family.dtype)
                 if task == "encode":

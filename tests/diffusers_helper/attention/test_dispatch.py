@@ -92,6 +92,14 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
             torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("key_heads", [1, 2, 6])
+def test_slices_of_text_encoders_are_what_sdpa_gives(key_heads: int) -> None:
+    q, k, v = torch.randn(2, 6, 37, 12), torch.randn(2, key_heads, 37, 12), torch.randn(2, key_heads, 37, 12)
+    expected = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    result = sliced_attention(SMALL, q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_slices_of_16_bit_are_computed_in_32(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(1, 2, 40, 16).to(dtype) for _ in range(3))

@@ -133,7 +133,7 @@ def test_a_decoder_gives_the_same_with_fused_norms(kernels: str, is_fused: bool,
         num_calls = len(calls)
         assert torch.equal(vae.decoder(latents), expected)
     assert num_calls == len(calls) == (40 if is_fused else 0)  # two norms in each of ten blocks, twice
-    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(result, expected, atol=2e-4, rtol=1e-4)  # processors round otherwise
     assert torch.equal(result, expected) != is_fused
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from diffusers_helper.attention import dispatch
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
-from diffusers_helper.events import Event, Finished, Reading, StepDone, Warned
+from diffusers_helper.events import Event, Finished, Reading, StageStarted, StepDone, Warned
 from diffusers_helper.families.packing import DEFAULT_CHUNK, plan_sections
 from diffusers_helper.job import plans
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
@@ -33,8 +35,9 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
 from diffusers_helper.vae.engine import VideoPart
+from tests.support.clips import psnr
 from tests.support.jobs import asked_in
-from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
+from tests.support.making import Frames, load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.support.moves import DOCUMENT, SECTION, moves
 from tests.support.page_cache import cached_bytes, write_uncached
 
@@ -326,3 +329,28 @@ def test_the_recorded_use_of_the_vae_is_what_gives_the_same_pixels(
     ))  # fmt: skip
     assert [memory.vae_use(*size) for _ in range(2)] == [(expected, "bf16", 5), (expected, "fp32", 5)]
     assert memory.plan_vae("encode", Video(1, *size)).chunk == DEFAULT_CHUNK
+
+
+def test_on_rocm_encoders_and_the_vae_compute_attention_in_slices(
+    tiny_model: Path, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fused kernels may fail there, also where the transformer's attention works."""
+    stages, frames = set[str](), list[np.ndarray]()
+
+    def recorded(*arguments: Any, **named: Any) -> Any:
+        stages.add([event.stage for event in events if isinstance(event, StageStarted)][-1])
+        return sliced(*arguments, **named)
+
+    sliced = dispatch.sliced_attention
+    monkeypatch.setattr(dispatch, "sliced_attention", recorded)
+    request = tiny_request(small_scene, model=str(tiny_model), steps=1)
+    for hip in (None, "7.2"):
+        monkeypatch.setattr(torch.version, "hip", hip)
+        events: list[Event] = []
+        with monkeypatch.context() as patch:
+            record = Frames(patch)
+            folder = tmp_path / f"hip-{hip}"
+            generate(request, load_tiny(tiny_model), folder=folder, on_event=events.append)
+        frames.append(record.all())
+        assert stages == (set() if hip is None else {"text", "vision", "vae_encode", "decode"})
+    assert psnr(*frames).min() > 50.0
