@@ -233,9 +233,9 @@ class JobStore:
             if self.is_removed(event.job):
                 self.enter(event.job, "failed", ended=time.time(), **_REMOVED)
                 return
-            if video := getattr(event, "video", None):  # its name has to be on the disk
-                for path in {folder.path, Path(video).parent}:
-                    with suppress(FileNotFoundError):
+            if getattr(event, "video", None):  # the names have to be on the disk
+                with suppress(FileNotFoundError):
+                    for path in (folder.path, *filter(Path.is_dir, folder.path.iterdir())):
                         sync_folder(path)
             self.enter(event.job, change[0], **change[1])
         append_event(folder.events, event)

@@ -4,6 +4,7 @@
 Each kill or cut costs the seconds of another start.
 """
 
+import contextlib
 import os
 import random
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app.jobs.job import NotAllowed
 from app.jobs.service import JobService
 from diffusers_helper.events import SectionFinished
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -118,7 +120,8 @@ def _kill_again_and_again(folder: Folder, mode: str) -> set[str]:
     """Kill and start programs at random moments; return the jobs that did not wait for their turn."""
     chance = random.Random(11)
     user, paused = JobService(folder.outputs), set[str]()
-    user.queue.move(folder.jobs()[JOBS - 2].job, before=folder.jobs()[JOBS - 3].job)
+    with contextlib.suppress(NotAllowed):  # on a busy machine, they may be finished before they can be moved
+        user.queue.move(folder.jobs()[JOBS - 2].job, before=folder.jobs()[JOBS - 3].job)
     running, _ = user.open_jobs()
     begun = set[str]() if running is None else {running.id}  # a move does not interrupt a job that has begun
     counts: dict[str, int] = {}

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader, append_event
 from app.jobs.storage.owners import JobOwner, standing_of
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Failed, Finished, Warned
+from diffusers_helper.events import Failed, Finished, SectionFinished, Warned
 from tests.support.jobs import Studio, damage_database, kill, run_program
 
 
@@ -149,3 +150,25 @@ def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, 
     (tmp_path / "aside").rename(job.folder)
     assert studio.service.queue.resume(job.id).state == "queued"
     assert store.claim(lambda job: "") is not None
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_video_is_told_once_all_names_in_its_folder_are_on_the_disk(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Without them, a power cut would leave a finished video that cannot be branched."""
+    store, job = studio.service._store, studio.submit("steps=1")
+    assert store.claim(lambda job: "") is not None
+    for name in ("sections", "segments", "thumbs"):
+        (job.folder / name).mkdir()
+    synced = list[tuple[str, int | None]]()
+    monkeypatch.setattr(
+        "app.jobs.storage.store.sync_folder",
+        lambda folder: synced.append((folder.name, studio.service.job(job.id).frames)),
+    )
+    facts: dict[str, Any] = {"job": job.id, "time": 1.0, "video": str(job.folder / "video.mp4"), "frames": 9}
+    store.record(Finished(**facts, seconds=1.0) if ends else SectionFinished(**facts, section=1, sections=2))
+    assert sorted(synced) == [
+        (name, 0) for name in sorted([job.folder.name, "sections", "segments", "thumbs"])
+    ]
+    assert studio.service.job(job.id).frames == 9
