@@ -91,6 +91,15 @@ def test_text_that_is_not_whole_is_refused_everywhere(
     assert not stand.service.jobs()
 
 
+def test_no_web_socket_is_opened(stand: Stand) -> None:
+    handshake = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+    for path in ("/", "/gradio_api/queue/join", "/jobs/x/video.mp4"):
+        assert ask(stand.url, path, headers=handshake).status != 101
+
+
 NONE = "There is no endpoint of this name with these arguments. Compare them with /gradio_api/info."
 
 
