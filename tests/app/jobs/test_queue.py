@@ -23,6 +23,7 @@ def test_a_model_in_a_folder_stays_with_its_job_and_comes_to_no_other(studio: St
     assert queue.edit(job.id, replace(job.request, prompt="b")).request.model == folder
     demo = queue.add(replace(job.request, image=picture, model="demo"))
     for act in (
+        lambda: queue.add(replace(job.request, image=picture)),
         lambda: queue.duplicate(demo.id, {"model": folder}),
         lambda: queue.edit(demo.id, replace(demo.request, model=folder)),
     ):

@@ -97,12 +97,6 @@ def test_an_event_is_appended_without_reading_the_log(
     assert [one for _, one in EventReader(log).read()] == [event] * 100
 
 
-def test_a_folder_as_model_is_for_the_command_line_only(studio: Studio) -> None:
-    job_request = dataclasses.replace(studio.submit().request, image=str(studio.picture))
-    with pytest.raises(InputError, match="expected one of demo"):
-        studio.service.queue.add(job_request)
-
-
 @pytest.mark.parametrize("kind", ["below a file", "a file"])
 def test_an_outputs_folder_that_cannot_be_written_is_refused(studio: Studio, kind: str) -> None:
     place = studio.picture / "below" if kind == "below a file" else studio.picture
