@@ -339,7 +339,7 @@ def test_one_model_is_added_at_a_time_and_its_end_is_told(
     idle, told = {"name": "", "seconds": 0, "problem": ""}, list[tuple[str, ...]]()
     died = "The process that checks the files has died ({}). Try again."
     ends: dict[str, tuple[int, str, str]] = {
-        "bad": (2, f"reading\n{file} is damaged, unlike /some/where/x.\n", "own file is damaged, unlike <path>/x."),
+        "bad": (2, f"reading\n{file} is unlike /some/where/x.\n", "own file is unlike <path>/x."),
         "worse": (1, "Wrong.", "Wrong."), "dead": (-9, "", died.format("exit code -9")),
         "hostile": (3, "Traceback\n" + 300 * "x", died.format(200 * "x")),
         "slow": (0, "", "The check took more than 300 seconds. Try again."), "good": (0, "a notice", ""),
