@@ -167,6 +167,7 @@ def test_the_sessions_of_two_servers_on_one_host(
     send(port=7861)
     for _ in range(LOGIN_ATTEMPTS + 1):
         enter("anna", "wrong")
+    del lines[-LOGIN_ATTEMPTS:-1]
     site.now += 5.5
     enter()
     site.now += 0.5
@@ -190,5 +191,6 @@ def test_attempts_are_counted_by_address_and_come_back_one_by_one() -> None:
     # One machine has many addresses of version 6, and counts as one.
     assert [attempts.begin(f"2001:db8::{number:x}") for number in range(LOGIN_ATTEMPTS + 1)][-1] > 0
     assert attempts.begin("2001:db8:0:1::1") == 0
-    attempts.succeeded("2001:db8::abcd")
+    for _ in range(2):  # of two requests at once
+        attempts.succeeded("2001:db8::abcd")
     assert attempts.begin("2001:db8::") == 0

@@ -35,7 +35,7 @@ def test_the_plans_of_a_vae(snapshot: SnapshotAssertion) -> None:
             for time, group in groupby(plans, key=lambda plan: plan.time):
                 first, *_, last = [*group] * 2
                 sizes = first.working_bytes, last.working_bytes
-                lines.append(f"  {time}: {first.reason} {last.reason} {first.chunk}, {sizes}")
+                lines[-1] += f" | {time} {first.chunk}: {first.reason} {last.reason} {sizes}"
     tasks: tuple[Task, ...] = ("encode", "decode")
     encode, decode = (vae_plans(needs(True), PICTURE, task, VaeSettings()) for task in tasks)
     assert [plan.working_bytes for plan in encode] == [10 * plan.working_bytes for plan in decode]
