@@ -80,22 +80,18 @@ def test_a_name_is_as_long_as_a_files(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status"),
     [
-        ("GET", "/", NAVIGATES, 200),
-        ("POST", "/login", NAVIGATES, 403),
-        ("GET", "/config", NAVIGATES, 403),
-        ("HEAD", "/", NAVIGATES, 403),
-        ("GET", "/", {**NAVIGATES, "sec-fetch-site": "same-site"}, 200),
+        ("GET", "/", NAVIGATES, 200), ("GET", "/", {**NAVIGATES, "sec-fetch-site": "same-site"}, 200),
+        ("POST", "/login", NAVIGATES, 403), ("GET", "/config", NAVIGATES, 403), ("HEAD", "/", NAVIGATES, 403),
         ("GET", "/jobs/1/a", {**NAVIGATES, "sec-fetch-site": "same-site"}, 403),
-        ("POST", "/api/x", {"sec-fetch-site": "same-site"}, 403),
+        ("POST", "/api/x", {"sec-fetch-site": "same-site"}, 403), ("POST", "/api/x", {"origin": HOST}, 200),
         ("GET", "/", {**NAVIGATES, "sec-fetch-mode": "no-cors"}, 403),
-        ("POST", "/api/x", {"origin": HOST}, 200),
         ("POST", "/api/x", {"origin": "https://video.example", "sec-fetch-site": "same-origin"}, 200),
         ("POST", "/api/x", {"origin": "https://video.example", "sec-fetch-site": "none"}, 403),
         ("POST", "/api/x", {"origin": HOST, "sec-fetch-site": "cross-site"}, 403),
         ("POST", "/api/x", {"sec-fetch-site": "none"}, 200),
         ("POST", "/api/x", {"host": "evil.example", "origin": "http://evil.example"}, 421),
     ],
-)
+)  # fmt: skip
 def test_a_request_of_another_site_opens_the_page_alone(
     method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
@@ -106,19 +102,14 @@ def test_a_request_of_another_site_opens_the_page_alone(
 @pytest.mark.parametrize(
     ("origin", "host", "is_own"),
     [
-        ("http://localhost", "LOCALHOST", True),
-        ("http://localhost", "localhost:80", True),
-        ("https://localhost", "localhost", True),
-        ("https://localhost", "localhost:80", False),
-        ("http://localhost:443", "localhost", False),
-        ("http://[::1]:7860", "[::1]:7860", True),
-        ("http://[::2]:7860", "[::1]:7860", False),
-        ("http://a.example:1", "b.example:2", True),
-        ("http://b.example:1", "b.example:2", False),
-        ("http://localhost", "local/host", False),
+        ("http://localhost", "LOCALHOST", True), ("http://localhost", "localhost:80", True),
+        ("https://localhost", "localhost", True), ("https://localhost", "localhost:80", False),
+        ("http://localhost:443", "localhost", False), ("http://[::1]:7860", "[::1]:7860", True),
+        ("http://[::2]:7860", "[::1]:7860", False), ("http://a.example:1", "b.example:2", True),
+        ("http://b.example:1", "b.example:2", False), ("http://localhost", "local/host", False),
         ("null", "localhost", False),
     ],
-)
+)  # fmt: skip
 def test_an_origin_is_own_by_name_and_port_or_if_it_is_trusted(origin: str, host: str, is_own: bool) -> None:
     assert Hosts(local=True, trusted={"a.example"}).owns(origin, host) == is_own
 
@@ -226,10 +217,10 @@ def test_whole_answers_to_the_page_and_to_programs(snapshot: SnapshotAssertion) 
     app.answer = JSONResponse({}, headers=cors | {"Access-Control-Max-Age": "9"})
     tell("config", "/config", method="GET")
     app.answer, app.has_room = None, False
-    for path in ("/api/x", "/gradio_api/run/x", "/gradio_api/upload"):
-        lines.append(path)
-        tell("answered", path)
-        tell("two names", path, headers=[*2 * [("host", "localhost")]])
+    tell("two names", "/", method="GET", headers=[*2 * [("host", "localhost")]])
+    tell("no room", "/gradio_api/upload")
+    for path in ("/api/x", "/gradio_api/run/x"):
+        tell(f"{path} answered", path)
         tell("another name", path, headers={"host": "evil.example", "x-forwarded-host": "localhost"})
         tell("another site", path, headers={"sec-fetch-site": "cross-site"})
         tell("nothing there", path, method="DELETE")
