@@ -70,6 +70,7 @@ REFUSED = """
 --port -1
 --server no.such.host.invalid --auth a:b
 --port 0 --outputs file
+--port 0 --outputs file/below
 --port 0 --outputs outputs --model nonsense
 --port 0 --allowed-host video.example.org --allowed-host http://video.example.org
 --port 0 --allowed-host video.example.org:80
@@ -281,7 +282,6 @@ class Program:
         self.note(f"sleeps {seconds} s")
         for number in self.signals:
             self.stop(number, None)
-            self.note(f"signal {number}")
 
 
 def test_the_life_of_the_program(

@@ -10,7 +10,6 @@ import pytest
 from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader, append_event
 from app.jobs.storage.owners import JobOwner, standing_of
-from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, Warned
 from tests.support.jobs import Studio, damage_database, kill, run_program
 
@@ -95,17 +94,6 @@ def test_an_event_is_appended_without_reading_the_log(
         for _ in range(99):
             append_event(log, event)
     assert [one for _, one in EventReader(log).read()] == [event] * 100
-
-
-@pytest.mark.parametrize("kind", ["below a file", "a file"])
-def test_an_outputs_folder_that_cannot_be_written_is_refused(studio: Studio, kind: str) -> None:
-    place = studio.picture / "below" if kind == "below a file" else studio.picture
-    service = JobService(place)
-    with pytest.raises(InputError, match="expected a writable folder") as refusal:
-        service.start()
-    assert str(place) in refusal.value.message
-    with pytest.raises(InputError, match="expected a writable folder"):
-        studio.submit(service=service)
 
 
 @pytest.mark.slow
