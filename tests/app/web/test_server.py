@@ -59,13 +59,11 @@ def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 REFUSED = """
 --server 0.0.0.0
---server ::
 --share
 --server 0.0.0.0 --auth ''
 --auth user:
 --auth :password
 --vram-cap-gb -1
---preserved-gb lots
 --port 70000
 --port -1
 --server no.such.host.invalid --auth a:b
