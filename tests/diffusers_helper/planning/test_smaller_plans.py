@@ -58,6 +58,7 @@ TEXTS = [
     "Memory critical error by agent node-0 (Agent handle: 0x55) on address 0x7f. Reason: Memory in use.",
     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     "HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources.",
+    "HIP out of memory. GPU 0 has a total capacity of 23.98 GiB of which 1.50 GiB is free.",
 ]  # fmt: skip
 
 
