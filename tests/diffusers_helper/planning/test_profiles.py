@@ -60,8 +60,8 @@ def test_which_machine_is_found(tmp_path: Path, snapshot: SnapshotAssertion) -> 
     first, second = {"HIP_VISIBLE_DEVICES": "0"}, {"HIP_VISIBLE_DEVICES": "1"}
     for environ in (first, second, second | {"HSA_OVERRIDE_GFX_VERSION": "11.0.0"}):
         tell(two, environ)
-    for nothing in ("", "-1", "7"):
-        tell(two, {"ROCR_VISIBLE_DEVICES": nothing})
+    tell(two, {"ROCR_VISIBLE_DEVICES": ""})
+    tell(two, {"ROCR_VISIBLE_DEVICES": "7"})
     write_memory(plain, 32 * GB, 20 * GB, swap=8 * GB, swap_free=GB)
     tell(plain)
     (plain / "proc/driver/nvidia/gpus").mkdir(parents=True)

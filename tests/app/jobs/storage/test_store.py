@@ -121,13 +121,22 @@ def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Stud
     assert isinstance(studio.events(job)[-1], Failed)
 
 
-def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, tmp_path: Path) -> None:
+def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back_and_an_end_is_written_till_it_is_there(
+    studio: Studio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
+    end = Failed(job=job.id, time=1.0, message="No such file.", remedy="")
     assert store.claim(lambda job: "") is not None
     job.folder.rename(tmp_path / "aside")
-    store.record(Failed(job=job.id, time=1.0, message="No such file.", remedy=""))
+    store.record(end)
     store.release_job(job.id)
     assert studio.service.job(job.id).message == "The job's folder was removed."
     (tmp_path / "aside").rename(job.folder)
     assert studio.service.queue.resume(job.id).state == "queued"
     assert store.claim(lambda job: "") is not None
+    with monkeypatch.context() as patch:
+        patch.setattr("app.jobs.storage.store.append_event", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.record(end)
+    store.record(end)
+    assert studio.service.events(job.id)[-1] == end
