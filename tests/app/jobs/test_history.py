@@ -1,6 +1,7 @@
 """Tests of the history: search, favourites, and the removal of old videos."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -22,33 +23,39 @@ def ids(jobs: list[Job]) -> list[str]:
     return [job.id for job in jobs]
 
 
-def test_words_are_found_in_any_script_and_order(sharing: Sharing, service: JobService) -> None:
-    a = sharing.add(service, "Ein großer ROTER Ball", seed=4711)
-    b = sharing.add(service, "красный МЯЧ", negative="размыто")
-    c = sharing.add(service, "赤いボールが転がる")
-
-    def found(text: str) -> list[str]:
-        return ids(service.history.search(text).jobs)
-
-    assert found("") == [c.id, b.id, a.id]
-    assert found("ball GROSSER") == [a.id]
-    assert found("мяч") == found("РАЗМЫТО") == [b.id]
-    assert found("ボール") == [c.id]
-    assert found("4711") == [a.id]
-    assert found("100%") == found("ball мяч") == []
-
-
-def test_filters_narrow_the_search(sharing: Sharing, service: JobService) -> None:
-    short, long = sharing.add(service, seconds=1.0), sharing.add(service, seconds=5.0)
-    service.queue.cancel(short.id)
-    search = service.history.search
-    assert ids(search(states=["cancelled"]).jobs) == [short.id]
-    assert ids(search(states=["cancelled", "queued"]).jobs) == [long.id, short.id]
-    assert ids(search(min_seconds=2.0).jobs) == [long.id]
-    assert ids(search(max_seconds=1.0).jobs) == [short.id]
-    assert ids(search(models=["demo"], limit=1).jobs) == [long.id]
-    assert search(models=["framepack"]).jobs == []
-    assert service.history.models() == ["demo"]
+def test_what_a_search_finds(sharing: Sharing, service: JobService) -> None:
+    jobs = {
+        "a": sharing.add(service, "Ein großer ROTER Ball", seed=4711, seconds=1.0),
+        "b": sharing.add(service, "красный МЯЧ", negative="размыто", seconds=2.4, model="demo"),
+        "c": sharing.add(service, "赤いボールが転がる", seconds=5.0),
+        "d": sharing.add(service, "4712", seconds=9.0),
+    }
+    for name, facts in {"a": {"model": "framepack"}, "c": {"favourite": True}, "d": {"model": "wan"}}.items():
+        service._store.add_facts(jobs[name].id, **facts)
+    for name in "bd":
+        service.queue.cancel(jobs[name].id)
+    service._store.enter(jobs["a"].id, "paused")
+    found: list[tuple[dict[str, Any], str]] = [
+        ({}, "dcba"), ({"text": "ball GROSSER"}, "a"), ({"text": "мяч"}, "b"), ({"text": "РАЗМЫТО"}, "b"),
+        ({"text": "ボール"}, "c"), ({"text": "4711"}, "a"), ({"text": "471"}, "da"), ({"text": "100%"}, ""),
+        ({"text": "ball мяч"}, ""), ({"states": ["cancelled"]}, "db"), ({"favourites": True}, "c"),
+        ({"states": ["paused", "queued"]}, "ca"), ({"min_seconds": 2.4}, "dcb"), ({"max_seconds": 2.4}, "ba"),
+        ({"min_seconds": 2.0, "max_seconds": 5.0}, "cb"), ({"models": ["demo"], "limit": 1}, "c"),
+        ({"models": ["wan", "framepack"]}, "da"), ({"models": ["x"]}, ""), ({"limit": 0}, ""),
+        ({"text": "a", "states": ["paused"], "models": ["framepack"], "max_seconds": 1.0}, "a"),
+        ({"states": ["cancelled"], "models": ["framepack"]}, ""), ({"root": jobs["b"].id}, "b"),
+    ]  # fmt: skip
+    names = {job.id: name for name, job in jobs.items()}
+    for query, expected in found:
+        page = service.history.search(**query)
+        total = len(expected) if "limit" not in query else {1: 2, 0: 4}[query["limit"]]
+        assert ("".join(names[job.id] for job in page.jobs), page.total) == (expected, total), query
+    assert service.history.models() == ["demo", "framepack", "wan"]
+    assert [service.history.count(states) for states in ((), ("cancelled",), ("paused", "queued"))] == [
+        4,
+        2,
+        2,
+    ]
 
 
 def test_pages_follow_each_other_whatever_happens_meanwhile(sharing: Sharing, service: JobService) -> None:

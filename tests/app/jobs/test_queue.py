@@ -23,6 +23,7 @@ def test_a_model_in_a_folder_stays_with_its_job_and_comes_to_no_other(studio: St
     assert queue.edit(job.id, replace(job.request, prompt="b")).request.model == folder
     demo = queue.add(replace(job.request, image=picture, model="demo"))
     for act in (
+        lambda: queue.add(replace(job.request, image=picture)),
         lambda: queue.duplicate(demo.id, {"model": folder}),
         lambda: queue.edit(demo.id, replace(demo.request, model=folder)),
     ):
@@ -78,6 +79,10 @@ def test_what_a_dead_program_was_making_is_removed_and_what_another_deletes_is_g
     queue.delete(jobs[1].id)
     queue.remove(jobs[2].id)
     assert [job.id for job in service.jobs()] == [jobs[3].id]
+    assert queue.store.claim(lambda job: "a card")
+    for act in (queue.remove, queue.delete):
+        with pytest.raises(InputError, match="is being made; expected one that is not"):
+            act(jobs[3].id)
     gone = iter([[Path("gone"), *removed_jobs(queue.store.outputs)]])  # deleted after it was listed
     monkeypatch.setattr("app.jobs.queue.removed_jobs", lambda outputs: next(gone, removed_jobs(outputs)))
     assert queue.empty_trash()[0] == "gone"

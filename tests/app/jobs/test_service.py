@@ -59,14 +59,8 @@ def test_the_queue_is_told_in_the_order_in_which_it_is_made(
     assert service.open_jobs() is service.open_jobs()
     positions = {job.request.prompt: service.queue_position(job.id) for job in service.jobs()}
     assert positions == {
-        "late": 0,
-        "early": 0,
-        "away": 2,
-        "last": 2,
-        "paused": 0,
-        "over": 0,
-        "interrupted": 0,
-    }
+        "late": 0, "early": 0, "away": 2, "last": 2, "paused": 0, "over": 0, "interrupted": 0,
+    }  # fmt: skip
     service.queue.move(last.id, before=late.id)
     assert [job.id for job in service.open_jobs()[1]] == [late.id, last.id, away.id]
     assert (service.queue_position(last.id), service.queue_position(away.id)) == (2, 3)
@@ -146,10 +140,8 @@ COMMANDS = ("", "wait", "change", "stop_after_section", "stop_after_section wait
 
 def test_a_command_ends_a_job_after_a_section_that_is_new(snapshot: SnapshotAssertion) -> None:
     step = StepDone(job="j", time=1.0, section=1, step=2, steps=2)
-    events = {f"{number} of 3": section(number, 3) for number in (1, 2, 3)} | {
-        "a step": step,
-        "nothing": None,
-    }
+    events = {f"{number} of 3": section(number, 3) for number in (1, 2, 3)}
+    events |= {"a step": step, "nothing": None}
     lines = list[str]()
     for commands in COMMANDS:
         calls: Any = commands.split()

@@ -179,21 +179,6 @@ def test_a_further_connection_takes_the_place_of_the_one_that_waits_longest(
     assert refusal.endswith(b"Too many connections are open. Close pages or programs, or try again later.\n")
 
 
-def test_of_two_that_were_served_the_one_that_was_served_last_stays(
-    serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
-    open_connection = serve().open
-    first, second = open_connection(), open_connection()
-    for connection in second, first:
-        connection.sendall(HEAD + b"\r\n")
-        begun(connection, b"0 bytes")
-    begun(open_connection(STREAM))
-    first.sendall(HEAD + b"\r\n")
-    assert first.recv(65536).startswith(b"HTTP/1.1 200")
-    assert rest(second) == b""
-
-
 def test_an_address_keeps_a_quarter_of_the_connections_and_this_machine_all(
     serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -331,46 +333,28 @@ def test_an_upload_becomes_the_picture_of_a_job(stand: Stand) -> None:
     assert send(stand, {"path": path, "meta": {"_type": "gradio.FileData"}}) == 2
 
 
-def upload_room(folder: Path, sizes: dict[str, int]) -> UploadRoom:
-    for name, size in sizes.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"x" * size)
-    return UploadRoom(folder, max_bytes=10, max_total_bytes=100)
-
-
-def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"a/1.png": 40, "b/2.png": 40}
-    room = upload_room(tmp_path, sizes)
-    assert room.make_room()
-    assert all((tmp_path / name).exists() for name in sizes)
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "3.png").write_bytes(b"x" * 40)
-    assert not room.make_room()
-    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
-    assert room.make_room()
-    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {"2.png", "3.png"}
-    assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.iterdir())
-
-
-def test_room_is_made_for_the_largest_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = UploadRoom(tmp_path, max_bytes=100, max_total_bytes=250)
-    for name in "abc":
-        (tmp_path / name).write_bytes(bytes(60))
-    now = (tmp_path / "c").stat().st_ctime
-    for later, has_room, left in ((10, False, 3), (700, True, 2), (700, True, 2)):
-        monkeypatch.setattr("time.time", lambda later=later: now + later)
-        assert (room.make_room(), len([*tmp_path.iterdir()])) == (has_room, left)
-    (tmp_path / "d").write_bytes(bytes(30))
-    assert (room.make_room(), len([*tmp_path.iterdir()])) == (True, 3)  # exactly as much as there may be
-
-
-def test_a_torn_upload_goes_without_the_folder_it_lies_in(
+def test_old_uploads_make_room_for_the_largest_and_young_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = upload_room(tmp_path / "uploads", {"tmpabc": 5})
-    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
-    monkeypatch.setattr("app.web.served_files._OLD_SECONDS", -1.0)
-    assert room.make_room()
-    assert not list(room.folder.iterdir())
-    assert room.make_room()
+    room, now = UploadRoom(tmp_path, max_bytes=100, max_total_bytes=250), time.time()
+    for name in ("a/1", "b/2", "b/3", "tmpabc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(50))
+        made = (tmp_path / name).stat().st_ctime
+        while made == (tmp_path / name).stat().st_ctime:  # no two are of one moment
+            (tmp_path / name).touch()
+    names = ["a", "a/1", "b", "b/2", "b/3", "tmpabc"]
+    for later, free, has_room, gone in (
+        (590, 10**6, False, 0), (610, 10**6, True, 2), (86390, 10**6, True, 2), (86390, 100, False, 2),
+        (86390, 101, True, 2), (86410, 10**6, True, 6),
+    ):  # fmt: skip
+        monkeypatch.setattr("time.time", lambda later=later: now + later)
+        monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        made = room.make_room()
+        left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+        assert (made, left) == (has_room, names[gone:]), later
+    monkeypatch.setattr("time.time", lambda: now)
+    for size, has_room in ((150, True), (151, False)):  # beside a young one, exactly the largest fits
+        (tmp_path / "c").write_bytes(bytes(size))
+        assert room.make_room() is has_room
+    assert not UploadRoom(tmp_path / "gone", 100, 250).make_room()

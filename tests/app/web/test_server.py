@@ -4,8 +4,12 @@ import os
 import re
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +18,7 @@ import httpx
 import pytest
 from gradio.queueing import Queue
 from gradio_client import Client, handle_file
+from syrupy.assertion import SnapshotAssertion
 
 from app.jobs.service import JobService
 from app.web import server
@@ -22,7 +27,7 @@ from app.web.server import AUTH_VARIABLE
 from app.web.serving import close_page, open_page
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import StepDone
-from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
+from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE, Machine
 from diffusers_helper.units import GB
 from tests.app.conftest import Longtake
 from tests.support.asking import ask
@@ -52,15 +57,40 @@ def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(AUTH_VARIABLE, raising=False)
 
 
-def test_memory_that_cannot_be_set_is_refused(longtake: Longtake, monkeypatch: pytest.MonkeyPatch) -> None:
-    for option, variable in (("vram-cap-gb", CAP_VARIABLE), ("preserved-gb", PRESERVED_VARIABLE)):
+REFUSED = """
+--server 0.0.0.0
+--share
+--server 0.0.0.0 --auth ''
+--auth user:
+--auth :password
+--vram-cap-gb -1
+--port 70000
+--port -1
+--server no.such.host.invalid --auth a:b
+--port 0 --outputs file
+--port 0 --outputs file/below
+--port 0 --outputs outputs --model nonsense
+--port 0 --allowed-host video.example.org --allowed-host http://video.example.org
+--port 0 --allowed-host video.example.org:80
+--port 0 --allowed-host ''
+"""
+
+
+def test_what_cannot_be_used_is_one_sentence(
+    longtake: Longtake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("in the way")
+    for variable in (CAP_VARIABLE, PRESERVED_VARIABLE):
         monkeypatch.setenv(variable, "4")
-        for value, shown in ("lots", "'lots'"), ("-1", "-1"):
-            reported = longtake("page", f"--{option}", value, code=2)
-            assert reported.startswith(f"--{option} is {shown}; expected a number from ")
-        monkeypatch.setenv(variable, "many")
-        assert f"{variable} is 'many'; expected a number" in longtake("page", code=2)
-        monkeypatch.delenv(variable)
+    lines = [
+        f"{arguments}: {longtake.refused(f'page {arguments}')}" for arguments in REFUSED.strip().splitlines()
+    ]
+    for variable, value in ((CAP_VARIABLE, "many"), (PRESERVED_VARIABLE, "few"), (AUTH_VARIABLE, "x")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            lines.append(f"{variable}: {longtake.refused('page')}")
+    assert "".join(lines).replace(str(tmp_path), "TMP") == snapshot
 
 
 LINES = (
@@ -105,34 +135,6 @@ def test_a_taken_port_is_named(longtake: Longtake) -> None:
     assert f"--port {port + 1}" in reported
 
 
-@pytest.mark.parametrize("arguments", [("--server", "0.0.0.0"), ("--server", "::"), ("--share",)])
-def test_other_machines_need_a_password(longtake: Longtake, arguments: tuple[str, ...]) -> None:
-    reported = longtake("page", *arguments, code=2)
-    assert arguments[0] in reported
-    assert "--auth USER:PASSWORD" in reported
-
-
-@pytest.mark.parametrize("auth", ["", "user", "user:", ":password"])
-def test_a_password_that_is_none_is_refused(longtake: Longtake, auth: str) -> None:
-    assert "USER:PASSWORD" in longtake("page", "--server", "0.0.0.0", "--auth", auth, code=2)
-
-
-def test_what_cannot_be_used_is_one_sentence(longtake: Longtake, tmp_path: Path) -> None:
-    assert "port is 70000" in longtake("page", "--port", "70000", code=2)
-    assert "server is 'no.such.host.invalid'" in longtake(
-        "page", "--server", "no.such.host.invalid", "--auth", "a:b", code=2
-    )
-    (tmp_path / "file").write_text("in the way")
-    assert "cannot be written" in longtake("page", "--port", "0", "--outputs", str(tmp_path / "file"), code=2)
-    for name in "http://video.example.org", "video.example.org:80", "a b", "":
-        assert f"allowed-host is {name!r}" in longtake("page", "--port", "0", "--allowed-host", name, code=2)
-    assert "model is 'nonsense'" in longtake(
-        "page", "--port", "0", "--outputs", str(tmp_path / "outputs"), "--model", "nonsense", code=2
-    )
-    reported = longtake("page", "--bogus", code=2)
-    assert reported == "Unrecognized arguments: --bogus. See: longtake page --help\n"
-
-
 @pytest.mark.slow
 def test_a_page_for_others_says_its_address_and_asks_for_the_password_whatever_the_proxy(
     launch: Launch,
@@ -168,19 +170,12 @@ def test_starters_of_programs_find_the_address_and_only_allowed_names_are_answer
     through_proxy = {"Origin": "https://video.example"}
     assert ask(url, "/config", headers=through_proxy).status == 200
     assert ask(url, "/config", headers={"Origin": "https://third.example"}).status == 403
-    second = launch()  # it serves the same folder
-    second.wait_until_up()
-    assert second.process.stderr.readline().startswith(
-        f"Another Longtake program makes the jobs in {second.outputs}"
-    )
     group = program.process.pid
     wait_until(lambda: len(processes_in_group(group)) == 2)  # the page and its engine
     os.killpg(group, signal.SIGINT)  # as a terminal sends it
     assert program.process.wait(TIMEOUT) == 0
     wait_until(lambda: not processes_in_group(group))
-    console = program.result()[2]
-    assert "Another" not in console
-    assert "Traceback" not in console
+    assert "Traceback" not in program.result()[2]
 
 
 def test_a_shared_page_answers_to_its_public_name_and_brings_its_own_scripts(
@@ -214,38 +209,104 @@ def test_a_page_that_the_relay_does_not_share_has_no_public_address(
     assert caplog.messages == ["The page has no public address: The relay is away."]
 
 
-def test_gradio_looks_for_calls_less_often_than_it_would_and_a_call_ends_its_connection(
-    tmp_path: Path,
+def test_gradio_tells_its_makers_nothing_looks_for_calls_less_often_and_a_call_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
     page, url = open_page(JobService(tmp_path / "outputs"), tmp_path / "outputs", port=free_port())
     with httpx.Client() as client:
         answer = client.post(f"{url}api/form_end", json={})
     close_page(page)
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
     assert answer.headers["Connection"] == "close"  # so no call meets one that uvicorn is just closing
     ours, theirs = vars(page.calls._queue), vars(Queue(False, 1, 1, None, gr.Blocks()))
     for pause in ("sleep_when_free", "progress_update_sleep_when_free"):
         assert ours[pause] >= 20 * theirs[pause]
 
 
-def test_the_page_gets_what_the_program_was_told_and_plans_for_its_largest_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Program:
+    """The parts of the program in the place of which it is told what they are asked to do."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.lines, self.signals, self._capsys = list[str](), list[int](), capsys
+        self.crew, self.page = SimpleNamespace(is_follower=False), SimpleNamespace()
+        self.stop: Any = None
+        self.refusal = ""
+        for name in ("close_page", "end_within", "watch_cards"):
+            patch.setattr(
+                server,
+                name,
+                lambda *values, name=name: self.note(
+                    f"{name} {[value for value in values if isinstance(value, float | int)]}"
+                ),
+            )
+        patch.setattr(server, "handle", lambda stop: setattr(self, "stop", stop))
+        patch.setattr(server, "JobService", lambda *values: self.service(*values))
+        patch.setattr(server, "open_page", self.open_page)
+        exits = SimpleNamespace(environ=os.environ, _exit=lambda code: self.note(f"exits with {code}"))
+        patch.setattr(server, "os", exits)
+        patch.setattr(server, "time", SimpleNamespace(sleep=self.beat))
+        patch.setattr(server, "ClusterTask", lambda *values: values)
+        patch.setattr(server, "threading", SimpleNamespace(Thread=self.thread, Event=threading.Event))
+        patch.setattr(server, "report_so_far", lambda: Path("/nowhere/report.json"))
+        patch.setattr(server, "this_machine", lambda _: Machine("rocm", "gfx9999", "New", GB))
+
+    def note(self, line: str) -> None:
+        out, err = self._capsys.readouterr()
+        self.lines += [*out.splitlines(), *(f"! {text}" for text in err.splitlines()), line]
+
+    def service(self, outputs: Path, *engines: Any) -> Any:
+        caps = [engine.card.profile.cap_bytes.value / GB for engine in engines]
+        self.note(f"jobs in {outputs} on {caps}")
+        return SimpleNamespace(
+            crew=self.crew,
+            **{name: partial(self.act, name) for name in ("jobs", "start", "stop", "expect_cards")},
+        )
+
+    def act(self, name: str, *values: object, **options: object) -> None:
+        self.note(f"service: {name} {values} {options}")
+
+    def open_page(self, service: Any, outputs: Path, *, profile: Any, **settings: Any) -> Any:
+        self.note(f"page of {outputs}, {profile.cap_bytes.value / GB} GB: {settings}")
+        if self.refusal:
+            raise InputError(self.refusal)
+        return self.page, "https://abc.share.example"
+
+    def thread(self, *, target: Any, args: Any, name: str, daemon: bool) -> Any:
+        task, _, ended = args
+        return SimpleNamespace(start=lambda: self.note(f"{name} {target(task)} {daemon} {ended.is_set()}"))
+
+    def beat(self, seconds: float) -> None:
+        self.note(f"sleeps {seconds} s")
+        for number in self.signals:
+            self.stop(number, None)
+
+
+def test_the_life_of_the_program(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    snapshot: SnapshotAssertion,
 ) -> None:
-    heard: dict[str, Any] = {}
-
-    def open_page(service: JobService, outputs: Path, **settings: Any) -> None:
-        heard.update(settings, outputs=outputs, engines=service.engines)
-        raise InputError("That is enough.")
-
-    monkeypatch.setattr(server, "open_page", open_page)
-    monkeypatch.setattr(server, "handle", lambda _: None)
-    told = [
-        "--devices", "cpu=4,cpu=1", "--outputs", str(tmp_path / "videos"), "--allowed-host", "Video.Example",
-        "--model", "demo", "--server", "0.0.0.0", "--share",
-    ]  # fmt: skip
-    with pytest.raises(InputError):
-        server._serve(server.page_parser("page").parse_args(told), ("anna", "geheim"), 1234)
-    assert heard.pop("profile").cap_bytes.value == 4 * GB
-    assert heard == {
-        "outputs": tmp_path / "videos", "engines": 2, "model": "demo", "server": "0.0.0.0", "port": 1234,
-        "share": True, "inbrowser": False, "auth": ("anna", "geheim"), "allowed_hosts": ["Video.Example"],
-    }  # fmt: skip
+    monkeypatch.setenv(CAP_VARIABLE, "3")
+    program = Program(monkeypatch, capsys)
+    local, other = "http://127.0.0.1:1/", "http://192.0.2.7:1/"
+    for told, network, signals, is_follower, refusal in (
+        (
+            "--devices cpu=1,cpu=4 --server 0.0.0.0 --share --allowed-host Video.Example",
+            other,
+            [15],
+            False,
+            "",
+        ),
+        ("--inbrowser --ray 10.0.0.7:1 --ray-public --model wan-5b", "", [2, 15], True, ""),
+        ("", local, [15], False, "That is enough."),
+    ):
+        program.page.local_url, program.page.network_url = local, network
+        program.signals, program.crew.is_follower, program.refusal = signals, is_follower, refusal
+        arguments = server.page_parser("page").parse_args(
+            [*told.split(), "--outputs", str(tmp_path / "videos")]
+        )
+        with pytest.raises(InputError, match=refusal) if refusal else nullcontext():
+            program.note(f"ends with {server._serve(arguments, ('anna', 'geheim'), 1234)}\n")
+    assert "\n".join(program.lines).replace(str(tmp_path), "TMP") == snapshot

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from app.jobs.making.engine_client import EngineProcess
 from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, rocm_version
 from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, gfx_family, profile_for
 from diffusers_helper.units import gb_bytes
+from tests.support.answers import text_of
 from tests.support.jobs import ROOT, wait_until
 from tests.support.machines import GB, write, write_card, write_memory
 
@@ -33,54 +35,39 @@ def test_the_kernels_number_gives_the_cards_name_and_family(target: int, name: s
     assert gfx_family(Machine("rocm", name, name, GB)) == family in FAMILIES
 
 
-def test_a_radeon_is_found_with_its_memory(tmp_path: Path) -> None:
-    write_card(tmp_path, 110000, 24 * GB, used=GB, gtt=32 * GB, name="Radeon RX 7900 XTX")
-    write_memory(tmp_path, 64 * GB, 50 * GB)
-    (gpu,) = amd_gpus(tmp_path)
-    assert (gpu.arch, gpu.name, gpu.vram_used, gpu.is_apu) == ("gfx1100", "Radeon RX 7900 XTX", GB, False)
-    machine = detect({}, tmp_path)
-    assert (machine.kind, machine.arch, machine.total_bytes) == ("rocm", "gfx1100", 24 * GB)
-
-
-def test_without_render_nodes_the_memory_banks_tell_the_size(tmp_path: Path) -> None:
-    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
+def test_which_machine_is_found(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    radeon, banks, apu, two, plain = (tmp_path / name for name in ("radeon", "banks", "apu", "two", "plain"))
+    write_card(radeon, 110000, 24 * GB, used=GB, gtt=32 * GB, name="Radeon RX 7900 XTX")
+    write_memory(radeon, 64 * GB, 50 * GB)
+    node = banks / "sys/class/kfd/kfd/topology/nodes/1"
     write(node / "properties", "cpu_cores_count 0\ngfx_target_version 110000\ndrm_render_minor 128\n")
     write(node / "mem_banks/0/properties", f"heap_type 1\nsize_in_bytes {20 * GB}\n")
-    assert detect({}, tmp_path).total_bytes == 20 * GB
+    write_card(two, 110501, 9 * GB, gtt=GB, cores=16, number=1)
+    write_card(two, 110001, 16 * GB, number=2)
+    write_memory(two, 32 * GB, 30 * GB)
+    lines = [text_of(amd_gpus(radeon))]
 
+    def tell(root: Path, environ: dict[str, str] | None = None) -> None:
+        environ = environ or {}
+        lines.append(f"{root.name} {environ}: {text_of(detect(environ, root))}, ROCm {rocm_version(root)}")
 
-def test_an_apu_may_use_main_memory_as_far_as_there_is_any(tmp_path: Path) -> None:
-    write_card(tmp_path, 110501, GB, gtt=60 * GB, cores=16)
-    write_memory(tmp_path, 64 * GB, 40 * GB)
-    machine = detect({}, tmp_path)
-    assert (machine.total_bytes, machine.memory) == (40 * GB, "main memory, lent as GTT")
-    write_memory(tmp_path, 128 * GB, 100 * GB)
-    assert detect({}, tmp_path).total_bytes == 60 * GB
-
-
-def test_hidden_cards_and_overridden_names(tmp_path: Path) -> None:
-    write_card(tmp_path, 110501, GB, cores=16, number=1)
-    write_card(tmp_path, 110001, 16 * GB, number=2)
-    write_memory(tmp_path, 32 * GB, 30 * GB)
-    assert detect({}, tmp_path).arch == "gfx1101"
-    assert detect({"HIP_VISIBLE_DEVICES": "0"}, tmp_path).arch == "gfx1151"
-    assert detect({"HIP_VISIBLE_DEVICES": "1"}, tmp_path).arch == "gfx1101"
-    assert (
-        detect({"HIP_VISIBLE_DEVICES": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"}, tmp_path).arch == "gfx1100"
-    )
-    for nothing in ("", "-1", "7"):
-        assert detect({"ROCR_VISIBLE_DEVICES": nothing}, tmp_path).kind == "cpu"
-
-
-def test_other_machines(tmp_path: Path) -> None:
-    write_memory(tmp_path, 32 * GB, 20 * GB, swap=8 * GB, swap_free=GB)
-    machine = detect({}, tmp_path)
-    assert (machine.kind, machine.total_bytes) == ("cpu", 32 * GB)
-    (tmp_path / "proc/driver/nvidia/gpus").mkdir(parents=True)
-    assert detect({}, tmp_path).kind == "cuda"
-    assert rocm_version(tmp_path) == ""
-    write(tmp_path / "opt/rocm/.info/version", "7.2.0\n")
-    assert rocm_version(tmp_path) == "7.2.0"
+    for root in (radeon, banks, two):
+        tell(root)
+    write_card(apu, 110501, GB, gtt=60 * GB, cores=16)
+    for total, available in ((64, 40), (128, 100), (128, 0)):
+        write_memory(apu, total * GB, available * GB)
+        tell(apu)
+    first, second = {"HIP_VISIBLE_DEVICES": "0"}, {"HIP_VISIBLE_DEVICES": "1"}
+    for environ in (first, second, second | {"HSA_OVERRIDE_GFX_VERSION": "11.0.0"}):
+        tell(two, environ)
+    tell(two, {"ROCR_VISIBLE_DEVICES": ""})
+    tell(two, {"ROCR_VISIBLE_DEVICES": "7"})
+    write_memory(plain, 32 * GB, 20 * GB, swap=8 * GB, swap_free=GB)
+    tell(plain)
+    (plain / "proc/driver/nvidia/gpus").mkdir(parents=True)
+    write(plain / "opt/rocm/.info/version", "7.2.0\n")
+    tell(plain)
+    assert "\n".join(lines) == snapshot
 
 
 def test_the_engine_starts_with_the_profiles_environment(

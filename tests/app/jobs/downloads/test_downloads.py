@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -162,19 +163,20 @@ def test_a_killed_program_leaves_an_order_that_the_next_one_executes(
     assert begins[0] >= 2**20
 
 
-def test_no_order_is_taken_without_room(studio: Studio, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_order_is_taken_without_room_and_only_what_was_ordered_can_rest(
+    studio: Studio, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studio.service.downloads.pause(INFO.name)
+    assert not activity(studio.service)
     monkeypatch.setattr(core.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30))
     with pytest.raises(NotHere):
         studio.service.downloads.get(INFO.name)
     assert not activity(studio.service)
 
 
-def test_only_what_was_ordered_can_rest(studio: Studio, hub: Hub) -> None:
-    studio.service.downloads.pause(INFO.name)
-    assert not activity(studio.service)
-
-
-def test_a_model_of_own_files_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_own_files_is_checked_and_one_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "longtake" / FILE_NAME)
     part = AddedComponent(find_model("demo").components["transformer"].location)
@@ -184,25 +186,13 @@ def test_a_model_of_own_files_is_checked(tmp_path: Path, monkeypatch: pytest.Mon
     assert (check.has_failed, check.message, check.problems) == (False, "", [])
     assert check.total > 10_000_000
     check.end()
-
-
-def test_a_check_that_is_over_begins_anew_when_it_is_asked_for(tmp_path: Path) -> None:
     downloads = Downloads(tmp_path, lambda: None)
-    try:
-        for _ in range(2):
-            downloads.begin("verify", "gone")
-            assert downloads.progress("gone").activity == "verifying"
-            wait_until(lambda: downloads.problems("gone") is not None)
-    finally:
-        downloads.cancel("gone")
-
-
-def test_a_model_that_was_removed_before_its_check_is_named() -> None:
-    check = ModelProcess("verify", "gone")
-    wait_until(lambda: check.is_over)
-    assert check.has_failed
-    assert check.message.startswith("`model` is 'gone'")
-    check.end()
+    for _ in range(2):  # a check that is over begins anew when it is asked for
+        downloads.begin("verify", "gone")
+        assert downloads.progress("gone").activity == "verifying"
+        wait_until(lambda: downloads.problems("gone") is not None)
+        assert "`model` is 'gone'" in str(downloads.problems("gone"))
+        downloads._running["verify", "gone"].end()
 
 
 @pytest.mark.parametrize(
@@ -342,26 +332,42 @@ def test_orders_are_executed_by_one_program_at_a_time_and_end_with_it(
     assert (heard[1:], order.exists()) == (["ends"], True)  # for the next program
 
 
-def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    adding, told = Adding(), list[dict[str, Any]]()
+def test_one_model_is_added_at_a_time_and_its_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adding, file = Adding(), tmp_path / "weights" / "own file"
+    idle, told = {"name": "", "seconds": 0, "problem": ""}, list[tuple[str, ...]]()
+    died = "The process that checks the files has died ({}). Try again."
+    ends: dict[str, tuple[int, str, str]] = {
+        "bad": (2, f"reading\n{file} is unlike /some/where/x.\n", "own file is unlike <path>/x."),
+        "worse": (1, "Wrong.", "Wrong."), "dead": (-9, "", died.format("exit code -9")),
+        "hostile": (3, "Traceback\n" + 300 * "x", died.format(200 * "x")),
+        "slow": (0, "", "The check took more than 300 seconds. Try again."), "good": (0, "a notice", ""),
+    }  # fmt: skip
 
-    def add(name: str, *_: object) -> None:
-        told.append(adding.facts())
+    def run(command: tuple[str, ...], **options: Any) -> Any:
+        *_, name = command
+        told.append(command[command.index("models") :])
+        assert adding.facts() == idle | {"name": name}
         with pytest.raises(InputError, match="Another model is being checked"):
             adding.add("another", {}, "")
-        if name != "good":
-            raise (InputError if name == "bad" else LongtakeError)("It is damaged.", "Choose another.")
+        if name == "slow":
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return SimpleNamespace(returncode=ends[name][0], stderr=ends[name][1])
 
-    monkeypatch.setattr(process_module, "_add", add)
-    for name in ("bad", "worse"):
-        with pytest.raises(LongtakeError, match="damaged"):
-            adding.add(name, {}, "")
-        assert adding.facts() == {"name": "", "seconds": 0, "problem": "It is damaged. Choose another."}
-    adding.add("good", {}, "")
-    assert adding.facts() == {"name": "", "seconds": 0, "problem": ""}
-    assert [(facts["name"], facts["problem"]) for facts in told] == [
-        ("bad", ""), ("worse", ""), ("good", ""),
-    ]  # fmt: skip
+    monkeypatch.setattr(process_module.subprocess, "run", run)
+    for name, (code, _, problem) in ends.items():
+        with pytest.raises(LongtakeError) if problem else nullcontext() as refused:
+            adding.add(name, {"text_encoder": file}, "" if problem else "demo")
+        assert adding.facts() == idle | {"problem": problem}
+        assert not refused or (str(refused.value), type(refused.value) is InputError) == (
+            problem,
+            code in (1, 2),
+        )
+    options = ("models", "add", "--json", f"--text-encoder={file}")
+    *others, last = told
+    assert others == [(*options, "--", name) for name in [*ends][:-1]]
+    assert last == (*options, "--base=demo", "--", "good")
 
 
 def test_the_process_tells_its_progress_and_what_is_wrong(

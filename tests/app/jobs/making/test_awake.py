@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.commands.doctor import examine
-from app.jobs.job import Job
 from app.jobs.making.awake import Awake, can_stay_awake
 from app.jobs.service import JobService
-from app.ui.live import words
-from app.ui.live.progress import LiveJob
-from diffusers_helper.events import Finished, JobStarted
+from diffusers_helper.events import Finished
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import TIMEOUT, Studio, is_running, kill, run_program, wait_until
 from tests.support.pages import write_photo
@@ -114,14 +111,3 @@ def test_doctor_says_whether_the_computer_stays_awake(
     assert told() == [
         "nothing keeps the computer awake while a video is made, as systemd-logind does not answer here"
     ]
-
-
-def test_the_page_says_so() -> None:
-    request = GenerationRequest(image="p.png", prompt="a")
-    live = LiveJob(
-        Job(id="job", state="running", request=request, folder=Path("job"), created=0.0), None, 0, 0
-    )
-    live.apply(JobStarted(job="job", time=0.0, sections=3, frames=109, width=64, height=64))
-    assert words.remark(live) == ""
-    live.awake = True
-    assert words.remark(live) == "The computer stays awake meanwhile."

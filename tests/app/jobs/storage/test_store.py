@@ -11,7 +11,6 @@ import pytest
 from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader, append_event
 from app.jobs.storage.owners import JobOwner, standing_of
-from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, SectionFinished, Warned
 from tests.support.jobs import Studio, damage_database, kill, run_program
 
@@ -98,23 +97,6 @@ def test_an_event_is_appended_without_reading_the_log(
     assert [one for _, one in EventReader(log).read()] == [event] * 100
 
 
-def test_a_folder_as_model_is_for_the_command_line_only(studio: Studio) -> None:
-    job_request = dataclasses.replace(studio.submit().request, image=str(studio.picture))
-    with pytest.raises(InputError, match="expected one of demo"):
-        studio.service.queue.add(job_request)
-
-
-@pytest.mark.parametrize("kind", ["below a file", "a file"])
-def test_an_outputs_folder_that_cannot_be_written_is_refused(studio: Studio, kind: str) -> None:
-    place = studio.picture / "below" if kind == "below a file" else studio.picture
-    service = JobService(place)
-    with pytest.raises(InputError, match="expected a writable folder") as refusal:
-        service.start()
-    assert str(place) in refusal.value.message
-    with pytest.raises(InputError, match="expected a writable folder"):
-        studio.submit(service=service)
-
-
 @pytest.mark.slow
 def test_a_job_whose_log_could_not_be_written_still_ends_for_who_follows_it(studio: Studio) -> None:
     studio.service.start()
@@ -140,16 +122,25 @@ def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Stud
     assert isinstance(studio.events(job)[-1], Failed)
 
 
-def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, tmp_path: Path) -> None:
+def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back_and_an_end_is_written_till_it_is_there(
+    studio: Studio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
+    end = Failed(job=job.id, time=1.0, message="No such file.", remedy="")
     assert store.claim(lambda job: "") is not None
     job.folder.rename(tmp_path / "aside")
-    store.record(Failed(job=job.id, time=1.0, message="No such file.", remedy=""))
+    store.record(end)
     store.release_job(job.id)
     assert studio.service.job(job.id).message == "The job's folder was removed."
     (tmp_path / "aside").rename(job.folder)
     assert studio.service.queue.resume(job.id).state == "queued"
     assert store.claim(lambda job: "") is not None
+    with monkeypatch.context() as patch:
+        patch.setattr("app.jobs.storage.store.append_event", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.record(end)
+    store.record(end)
+    assert studio.service.events(job.id)[-1] == end
 
 
 @pytest.mark.parametrize("ends", [False, True])
