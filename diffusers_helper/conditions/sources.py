@@ -68,7 +68,7 @@ def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tupl
     return rate, max(1, round(end * rate))
 
 
-def with_sources(request: GenerationRequest, folders: Sequence[Path] = ()) -> GenerationRequest:
+def with_sources(request: GenerationRequest, folders: Sequence[Path]) -> GenerationRequest:
     """Add the facts about its videos, and its network in folders, to a finishing, or raise InputError."""
     assert request.finishing
     steps = tuple(step.prepared(folders) for step in request.finishing.others)

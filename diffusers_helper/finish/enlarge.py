@@ -28,6 +28,7 @@ _QUICK, _LARGE = BUILT_IN
 _FILES = {_QUICK: "REALESRGAN_ANIMAVIDEOV3_UP{}X", _LARGE: "REALESRGAN_X4PLUS_UP4X"}
 # The pixels that a result depends on: 18 convolutions of 3x3 here, and more than are worth their time there.
 _MARGINS = {_QUICK: 20, _LARGE: 32}
+_OWN_MARGIN = 64  # with less than 48, x4plus in a file of a person's own has seams
 _HOST_TILE = 256
 # The side of a tile by the memory that it may take, as in the authors' program (x4plus); the quick network
 # takes a quarter of that.
@@ -97,7 +98,7 @@ class Enlarge(Step):
         if self.is_own:
             assert workshop.load
             network, scale = workshop.load(weights)
-            return Tiled(network, scale, self.factor, _MARGINS[_LARGE], _side(workshop.cap_bytes))
+            return Tiled(network, scale, self.factor, _OWN_MARGIN, _side(workshop.cap_bytes))
         if weights == _LARGE and device is None:
             weights = _QUICK
             workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from diffusers_helper.errors import InputError
 from diffusers_helper.files import SAFETENSORS, file_sha256, named_folder, weight_names
-from diffusers_helper.finish.step import refusal
 
 OWN = r"[^\s,:@]+(@[0-9a-f]{8})?"
 """The pattern of the name of a file, behind which a job has the beginning of its checksum."""
@@ -23,15 +23,16 @@ def find_upscale_model(weights: str, folders: Sequence[Path]) -> tuple[Path, str
     files = {file: folder / file for folder in reversed(folders) for file in weight_names(folder, suffixes)}
     path = next((files[name + suffix] for suffix in ("", *suffixes) if name + suffix in files), None)
     if path is None:
-        usable = (file for file in files if file.lower().endswith(SAFETENSORS))
-        problem = f"weights:{name}, which is not in the folder upscale_models"
+        others = ", ".join((*BUILT_IN, *(file for file in files if file.lower().endswith(SAFETENSORS))))
         remedy = "Put a safetensors file there, without a space in its name."
-        raise refusal(problem, f"one of {', '.join((*BUILT_IN, *usable))}", remedy)
+        raise InputError(
+            f"The folder upscale_models has no network {name}; there are {others}.", remedy, setting="finish"
+        )
     if path.suffix.lower() != SAFETENSORS:
-        problem = f"weights:{name}, but {path.name} could run a program when it is read"
-        raise refusal(problem, "a safetensors file", "Convert it, for example with chaiNNer.")
+        problem = f"{path.name} could run a program when it is read, so it cannot be used."
+        raise InputError(problem, "Convert it to safetensors, for example with chaiNNer.", setting="finish")
     checksum = file_sha256(path)[: len("01234567")]
     if expected not in ("", checksum):
-        problem = f"weights:{weights}, but {path.name} has changed since then"
-        raise refusal(problem, "the same file", "Put it back, or begin a new job.")
+        problem = f"{path.name} is no longer the network weights:{weights}."
+        raise InputError(problem, "Put it back, or begin a new job.", setting="finish")
     return path, f"{name}@{checksum}"

@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from diffusers_helper.finish.step import Network, refusal
+from diffusers_helper.errors import InputError
+from diffusers_helper.finish.step import Network
 from diffusers_helper.finish.upscale_models import find_upscale_model
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
+
+_REMEDY = "Choose another file."
 
 
 def load_upscale_model(
@@ -25,9 +28,9 @@ def load_upscale_model(
     try:
         model = spandrel.ModelLoader().load_from_file(path)
     except (SafetensorError, spandrel.UnsupportedModelError, RuntimeError, LookupError, ValueError) as error:
-        raise refusal(f"{path.name}, which spandrel cannot load", "another file") from error
+        raise InputError(f"spandrel reads no network in {path.name}.", _REMEDY, setting="finish") from error
     if (model.purpose, model.input_channels, model.output_channels) != ("SR", 3, 3):
-        raise refusal(f"{path.name}, a network for something else", "one that enlarges pictures in RGB")
+        raise InputError(f"{path.name} does not enlarge pictures in RGB.", _REMEDY, setting="finish")
     model.to(device).eval()
     convolutions.install(model.model)
     devices = [device] if device.type == "cuda" else []

@@ -19,7 +19,11 @@ def body(scale: int = 2, channels: int = 3, layers: int = 6, seed: int = 1) -> n
     sides = [channels, *[8] * (layers + 1)]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        parts = [part for before in sides[:-1] for part in (nn.Conv2d(before, 8, 3, 1, 1), nn.PReLU(8))]
+        parts = list[nn.Module]()
+        for before in sides[:-1]:
+            layer = nn.Conv2d(before, 8, 3, 1, 1)
+            layer.weight.data *= 2  # so that distant pixels count
+            parts += [layer, nn.PReLU(8)]
         return nn.Sequential(*parts, nn.Conv2d(8, channels * scale * scale, 3, 1, 1))
 
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.footage import all_frames
+from diffusers_helper.conditions.pictures import store_request
 from diffusers_helper.conditions.sources import with_sources
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, SectionFinished
@@ -22,10 +25,14 @@ from diffusers_helper.finish import enlarge
 from diffusers_helper.finish.enlarge import Enlarge, Tiled
 from diffusers_helper.finish.step import Workshop
 from diffusers_helper.finish.upscale_models import find_upscale_model, upscale_folder
+from diffusers_helper.job import upscale_model
 from diffusers_helper.job.finish import finish
 from diffusers_helper.job.upscale_model import _spandrel, load_upscale_model
+from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.runner import Runner
 from tests.support.clips import scene
 from tests.support.films import write_film
 from tests.support.upscale_models import BT709, body, enlarged_by, needs_spandrel, write_network
@@ -59,12 +66,12 @@ def test_a_name_means_a_file_of_the_folder_alone(tmp_path: Path, folder: Path) -
         with pytest.raises(InputError) as refusal:
             find_upscale_model(name, [folder])
         assert str(refusal.value) == (
-            f"finish has weights:{name}, which is not in the folder upscale_models; expected one of "
-            "animevideov3, x4plus, LOUD.SAFETENSORS, sub/4x.v2.safetensors, tiny.safetensors. "
+            f"The folder upscale_models has no network {name}; there are animevideov3, x4plus, "
+            "LOUD.SAFETENSORS, sub/4x.v2.safetensors, tiny.safetensors. "
             "Put a safetensors file there, without a space in its name."
         )
     for name in ("old", "old.pth"):
-        with pytest.raises(InputError, match="could run a program when it is read; expected a safetensors"):
+        with pytest.raises(InputError, match=r"old\.pth could run a program when it is read"):
             find_upscale_model(name, [folder])
     first = tmp_path / "first"
     write_network(first / "tiny.safetensors", body(seed=2))
@@ -133,14 +140,39 @@ def test_its_convolutions_go_through_the_ladder(folder: Path) -> None:
     handler.remove()
 
 
+def test_noise_that_a_network_adds_is_the_same_each_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noisy(nn.Module):
+        purpose, input_channels, output_channels, scale = "SR", 3, 3, 1
+
+        @property
+        def model(self) -> nn.Module:
+            return self
+
+        def forward(self, picture: torch.Tensor) -> torch.Tensor:
+            return picture + torch.rand_like(picture)
+
+    loader = SimpleNamespace(load_from_file=lambda path: Noisy())
+    spandrel = SimpleNamespace(ModelLoader=lambda: loader, UnsupportedModelError=KeyError)
+    monkeypatch.setattr(upscale_model, "_spandrel", lambda: spandrel)
+    network, _ = load_upscale_model([folder], LADDER, CPU, "tiny")
+    part = np.zeros((3, 8, 8), np.float32)
+    assert network(part).std() > 0.2
+    first = network(part)
+    with torch.random.fork_rng([]):
+        torch.rand(1)  # as another job does
+        assert np.array_equal(network(part), first)
+
+
 @needs_spandrel
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (body(scale=1), "x.safetensors, a network for something else; expected one that enlarges"),
-        (body(channels=1), "x.safetensors, a network for something else; expected one that enlarges"),
-        (nn.Sequential(nn.Linear(3, 3)), "x.safetensors, which spandrel cannot load"),
-        (b"\0" * 64, "x.safetensors, which spandrel cannot load"),
+        (body(scale=1), "x.safetensors does not enlarge pictures in RGB"),
+        (body(channels=1), "x.safetensors does not enlarge pictures in RGB"),
+        (nn.Sequential(nn.Linear(3, 3)), "spandrel reads no network in x.safetensors"),
+        (b"\0" * 64, "spandrel reads no network in x.safetensors"),
     ],
 )
 def test_a_file_that_does_not_enlarge_is_refused(content: Any, problem: str, tmp_path: Path) -> None:
@@ -177,11 +209,18 @@ def test_a_killed_job_continues_with_the_same_bytes_and_the_same_file_alone(
         enlarge._true_to(source, 255 * enlarged_by(body(seed=seed), source), 2) @ BT709 for seed in (1, 2)
     )
     assert np.abs(frame @ BT709 - computed).mean() < 3 < np.abs(computed - other).mean()
+    files = JobFolder(tmp_path / "queued")
+    files.path.mkdir()
+    store_request(request, {}, files, final_folder=files)
+    local = Local({"LONGTAKE_UPSCALE_MODELS": str(folder)})
+    Runner(local, LADDER).run(files.path, lambda event: None, CancelToken())
+    assert files.video.read_bytes() == whole.read_bytes()
+
     with pytest.raises(Killed):
         finish(request, tmp_path / "again", on_event=kill, load=load)
     content = (folder / "tiny.safetensors").read_bytes()
     write_network(folder / "tiny.safetensors", body(seed=2))
-    message = r"tiny\.safetensors has changed since then; expected the same file"
+    message = r"tiny\.safetensors is no longer the network weights:tiny@[0-9a-f]{8}\."
     with pytest.raises(InputError, match=message):
         finish(request, tmp_path / "again", load=load)
     with pytest.raises(InputError, match=message):
