@@ -16,7 +16,7 @@ COPY --chown=longtake:longtake requirements.txt constraints.txt pyproject.toml .
 # Weights, LoRAs and the list of added models are in /models. What is learned on the machine, such as the
 # kernels of MIOpen and Triton, is at its usual places in the home folder.
 ENV HF_HOME=/models/huggingface LONGTAKE_LORAS=/models/loras LONGTAKE_WEIGHTS=/models/weights \
-    XDG_DATA_HOME=/models/data PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1
+    LONGTAKE_UPSCALE_MODELS=/models/upscale_models XDG_DATA_HOME=/models/data PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1
 EXPOSE 7860
 ENTRYPOINT [".venv/bin/python"]
 # Only the container's own machine could reach 127.0.0.1 here. This address makes a password obligatory.

@@ -18,6 +18,7 @@ from diffusers_helper.errors import InputError
 
 _log = logging.getLogger(__name__)
 MAX_BYTES = 64 * 2**20
+SAFETENSORS = ".safetensors"
 _SHA256_LENGTH = 64
 _SYSTEM_FOLDERS, _MAX_FOLDERS = ("__MACOSX", "@eaDir"), 2000
 
@@ -55,6 +56,16 @@ def visible_files(folder: Path) -> Iterator[tuple[Path, list[str]]]:
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(filter(is_visible, folders))
         yield Path(place), [name for name in names if is_visible(name) and Path(place, name).is_file()]
+
+
+def weight_names(folder: Path, suffixes: tuple[str, ...] = (SAFETENSORS,)) -> tuple[str, ...]:
+    names = (
+        (place.relative_to(folder) / name).as_posix()
+        for place, files in visible_files(folder)
+        for name in files
+        if name.lower().endswith(suffixes)
+    )
+    return tuple(sorted(names, key=str.lower))
 
 
 def read_file(path: Path, max_bytes: int = MAX_BYTES, *, start: int = 0) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import expanded_path, named_folder, visible_files
+from diffusers_helper.files import SAFETENSORS, expanded_path, named_folder, weight_names
 from diffusers_helper.setting import text_of
 
 MAX_LORAS = 16
@@ -77,33 +77,22 @@ def _refusal(problem: str, expected: str, remedy: str) -> InputError:
 
 
 VARIABLE = "LONGTAKE_LORAS"
-_SUFFIX = ".safetensors"
 
 
 def lora_folder(environ: Mapping[str, str]) -> Path:
     return named_folder(environ, VARIABLE, "loras")
 
 
-def lora_names(folder: Path) -> tuple[str, ...]:
-    names = (
-        (place.relative_to(folder) / name).as_posix()
-        for place, files in visible_files(folder)
-        for name in files
-        if name.lower().endswith(_SUFFIX)
-    )
-    return tuple(sorted(names, key=str.lower))
-
-
 def with_paths(text: str, folder: Path) -> str:
     """Replace names in a text of LoRAs, which have to be those of files in the folder, by paths."""
-    names = lora_names(folder)
+    names = weight_names(folder)
     return text_of(replace(choice, file=str(folder / _find(choice, names))) for choice in choices_of(text))
 
 
 def with_absolute_paths(text: str, folder: Path, start: Path = Path()) -> str:
     def absolute_path(choice: Choice) -> str:
         path = start / expanded_path(choice.file, "lora")
-        return str(path.absolute() if path.is_file() else folder / _find(choice, lora_names(folder)))
+        return str(path.absolute() if path.is_file() else folder / _find(choice, weight_names(folder)))
 
     return text_of(replace(choice, file=absolute_path(choice)) for choice in choices_of(text))
 
@@ -119,8 +108,8 @@ def with_relative_names(text: str, folder: Path) -> str:
 
 
 def _find(choice: Choice, names: tuple[str, ...]) -> str:
-    file_name = choice.file if choice.file.lower().endswith(_SUFFIX) else choice.file + _SUFFIX
-    spellings = {file_name, f"{choice.file}{_SUFFIX.upper()}"}
+    file_name = choice.file if choice.file.lower().endswith(SAFETENSORS) else choice.file + SAFETENSORS
+    spellings = {file_name, f"{choice.file}{SAFETENSORS.upper()}"}
     if found_names := [name for name in names if name in spellings]:
         return found_names[0]
     matches = [name for name in names if "/" not in file_name and Path(name).name in spellings]

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from diffusers_helper.conditions.pictures import request_content, stored_request
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.failures import failed_event
 from diffusers_helper.files import open_at_once, read_file, write_atomic
+from diffusers_helper.finish.upscale_models import upscale_folder
 from diffusers_helper.job.card import card_alone, check_card
 from diffusers_helper.job.finish import finish
+from diffusers_helper.job.upscale_model import load_upscale_model
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.machine.local import Local
@@ -87,8 +90,11 @@ class Runner:
             request = stored_request(request_content(files), files)
             if request.finishing:
                 self._drop()  # which frees the card for the steps that use it
-                with card_alone(open_device().torch_device, self._local.folder):
-                    finish(request, folder, on_event=reporter, cancel=cancel)
+                device = open_device().torch_device
+                folders = [upscale_folder(self._local.environ)]
+                load = partial(load_upscale_model, folders, self._convolutions, device)
+                with card_alone(device, self._local.folder):
+                    finish(request, folder, on_event=reporter, cancel=cancel, load=load)
                 return
             info = find_model(request.model, allow_folder=True)
             if self._models is None or info != self._models.info:

@@ -95,9 +95,8 @@ has_nvidia() {
 find_hardware() {
     local card own="" inside=""
     for card in $(amd_cards); do
-        if [[ $unusable == *" $card "* ]]; then
-            continue
-        elif [[ $integrated == *" $card "* ]]; then
+        [[ $unusable != *" $card "* ]] || continue
+        if [[ $integrated == *" $card "* ]]; then
             inside+=" $card"
         else
             own+=" $card"
@@ -268,6 +267,9 @@ install_requirements() {
     write_constraints >"$venv/constraints.txt"
     attempt "installing requirements.txt" \
         pip_install --quiet -r "$root/requirements.txt" -c "$venv/constraints.txt" "${source[@]}"
+    # It is optional, and asks for a torchvision of the same build as torch, which only networks for faces need.
+    pip_install --quiet --no-deps spandrel einops -c "$venv/constraints.txt" >/dev/null 2>&1 ||
+        say "spandrel, which reads networks of your own, cannot be had. Longtake works without it."
 }
 
 # The kernels only save time, so whatever hinders their installation is told and does not end the set-up.
@@ -383,10 +385,7 @@ set_up() {
     fi
     trap 'say "Interrupted. The next start continues the set-up."; exit 130' INT
     exec 9<"$root"
-    if ! flock --nonblock 9; then
-        say "Waiting for another set-up of $root ..."
-        flock 9
-    fi
+    flock --nonblock 9 || { say "Waiting for another set-up of $root ..." && flock 9; }
     if ! all_complete "$@"; then
         can_go_on || make_venv
         touch "$unfinished"

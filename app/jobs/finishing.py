@@ -1,5 +1,6 @@
 """The jobs that finish videos: how they are queued, and what will come of them."""
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from app.jobs.job import Job, video_of
 from app.jobs.queue import Queue
 from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.sources import with_sources
+from diffusers_helper.finish.upscale_models import upscale_folder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
@@ -27,7 +29,7 @@ def finishing_request(
         settings = {"prompt": source.request.prompt, "seed": source.request.seed, **settings}
     video, *others = (video_of(item) if isinstance(item, Job) else item for item in (source, *join))
     files = {"video": str(video), "join": text_of(others), "sound": sound}
-    return with_sources(GenerationRequest(finish=steps, **files, **settings))
+    return with_sources(GenerationRequest(finish=steps, **files, **settings), [upscale_folder(os.environ)])
 
 
 def finishing_pace(jobs: Iterable[Job]) -> float | None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from diffusers_helper.conditions.sources import with_sources
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Warned
 from diffusers_helper.files import sync_folder
+from diffusers_helper.finish.upscale_models import upscale_folder
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -340,7 +342,8 @@ def _checked(
     request: GenerationRequest, pictures: Contents, *, allow_folder: bool, lineage: Lineage
 ) -> tuple[GenerationRequest, dict[str, bytes]]:
     if request.finishing:
-        return with_sources(request), read_pictures(request, pictures)
+        request = with_sources(request, [upscale_folder(os.environ)])
+        return request, read_pictures(request, pictures)
     info = find_model(request.model, allow_folder=allow_folder)
     info.check(request)
     lineage.sections(request, info.family)

@@ -4,7 +4,7 @@ Frames are taken by time at a constant rate, so a video of a changing rate keeps
 never depend on what was read before.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -68,14 +68,13 @@ def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tupl
     return rate, max(1, round(end * rate))
 
 
-def with_sources(request: GenerationRequest) -> GenerationRequest:
-    """Add the facts about its videos to a request for a finishing, or raise InputError if they do not fit."""
+def with_sources(request: GenerationRequest, folders: Sequence[Path]) -> GenerationRequest:
+    """Add the facts about its videos, and its network in folders, to a finishing, or raise InputError."""
     assert request.finishing
-    for step in request.finishing.steps:
-        step.check()
+    steps = tuple(step.prepared(folders) for step in request.finishing.others)
     files = request.video, *lines_of(request.join)
     sources = tuple(read_source(Path(file).expanduser()) for file in files)
-    return replace(request, finish=str(request.finishing.with_sources(sources)))
+    return replace(request, finish=str(replace(request.finishing, others=steps).with_sources(sources)))
 
 
 def source_reader(paths: list[Path], finishing: Finishing) -> Read:

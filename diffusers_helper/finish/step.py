@@ -1,10 +1,11 @@
 """What the finishing steps have in common: the form of a video between two of them, and their contract."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from diffusers_helper.errors import InputError, short_repr
@@ -16,6 +17,8 @@ Picture: TypeAlias = "np.ndarray"
 """A frame, uint8 RGB (H, W, 3)."""
 Frames = Callable[[int, int], Iterator[Picture]]
 """Computes the frames from one index up to another, always with the same pixels."""
+Network = Callable[[Picture], Picture]
+"""Enlarges a part of a frame; both are float32 from 0 to 1, in channels, rows and columns."""
 Read = Callable[[int, Iterable[int]], dict[int, Picture]]
 """Reads frames of a source: its number, from 0, and the indices at the rate of the first one."""
 SOURCE = "source"
@@ -59,11 +62,13 @@ class Workshop:
     Attributes:
         note: Tells the user something about the result.
         cap_bytes: The most memory of a card that a network may take.
+        load: Loads the network that a person's own file contains, and tells how many times it enlarges.
     """
 
     read: Read
     note: Callable[[str], object]
     cap_bytes: int = 0
+    load: Callable[[str], tuple[Network, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +125,9 @@ class Step:
         """Plan what becomes of a video, or raise InputError if the step cannot be done to it."""
         raise NotImplementedError
 
-    def check(self) -> None:
-        """Raise LongtakeError if this machine lacks something that the step needs."""
+    def prepared(self, folders: Sequence[Path]) -> Self:
+        """Return the step with facts about its files in folders; LongtakeError if something is missing."""
+        return self
 
     def seconds(self, shape: Shape) -> float:
         """Estimate the time for a video on two cores of the machine with which `benchmarks` were made."""

@@ -10,7 +10,7 @@ from diffusers_helper.conditions.sources import source_reader
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.packing import Section
-from diffusers_helper.finish.step import Frames, Workshop
+from diffusers_helper.finish.step import Frames, Network, Workshop
 from diffusers_helper.job.sound import DROPPED, soundtrack, write_sound
 from diffusers_helper.output.previews import Preview, save_thumbnail
 from diffusers_helper.output.report import Report
@@ -27,10 +27,11 @@ _DEFAULT_CAP_GB = 4  # of which tiles need a part only
 def finish(
     request: GenerationRequest, folder: Path, *, on_event: Callable[[Event], None] = lambda event: None,
     cancel: CancelToken | None = None,
+    load: Callable[[str], tuple[Network, int]] | None = None,
 ) -> Path:  # fmt: skip
     """Finish the video of a request whose plan is known, or continue where an earlier run ended.
 
-    The same request gives the same bytes, however often it was interrupted.
+    The same request gives the same bytes, however often it was interrupted. `load` is that of the workshop.
     """
     finishing, files, cancel = request.finishing, JobFolder(folder), cancel or CancelToken()
     assert finishing is not None
@@ -70,7 +71,7 @@ def finish(
         video.sound = sound if sound.exists() else None
         frames: Frames = lambda begin, end: iter(())  # noqa: E731 - the edit reads the sources instead
         cap_bytes = gb_bytes(request.vram_cap_gb or _DEFAULT_CAP_GB)
-        workshop = Workshop(source_reader(paths, finishing), report.warned, cap_bytes)
+        workshop = Workshop(source_reader(paths, finishing), report.warned, cap_bytes, load)
         for step, before in zip(finishing.steps, finishing.shapes(), strict=False):
             frames = step.open(frames, before, workshop)
         for section, segment in [*zip(plan, finishing.segments, strict=True)][video.sections :]:

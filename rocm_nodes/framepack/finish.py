@@ -1,11 +1,15 @@
 """The node that finishes a video: enlarges it, smooths it, edits it, or puts another one behind it."""
 
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from rocm_nodes.framepack.node import VideoNode, event_listener, new_folder, video_outputs
-from rocm_nodes.host import importing, interruptible, management
+from rocm_nodes.host import comfy, importing, interruptible, management
 from rocm_nodes.page import Inputs, explained, number, of_type, reported
 
 _STEPS = "enlarge:2,smooth:60"
@@ -30,17 +34,22 @@ class ROCMFinishVideo(VideoNode):
         with importing():
             from diffusers_helper.conditions.sources import with_sources
             from diffusers_helper.job.finish import finish
+            from diffusers_helper.job.upscale_model import load_upscale_model
 
         folder, notes = new_folder(), list[str]()
         folder.mkdir(parents=True)
         files = {name: _file(getattr(inputs, name), folder / name) for name in ("video", "join")}
+        folders = [*map(Path, comfy("folder_paths").get_folder_paths("upscale_models"))]
         request = with_sources(
-            GenerationRequest.from_dict({"finish": inputs.steps, "crf": inputs.crf, **files})
+            GenerationRequest.from_dict({"finish": inputs.steps, "crf": inputs.crf, **files}), folders
         )
+        convolutions = initialize_miopen_fallback(rung=conv_rung(os.environ))
+        load = partial(load_upscale_model, folders, convolutions, management().get_torch_device())
         management().unload_all_models()
         management().soft_empty_cache()
         with explained(), interruptible() as interrupt:
-            video = finish(request, folder / "job", on_event=event_listener(notes), cancel=interrupt)
+            listener = event_listener(notes)
+            video = finish(request, folder / "job", on_event=listener, cancel=interrupt, load=load)
         return reported("Finish", [f"{video}.", *notes], video_outputs(video))
 
 

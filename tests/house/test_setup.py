@@ -128,7 +128,9 @@ def test_pip_that_fails_shows_its_complaint_and_goes_on_from_there(
     assert "installing requirements.txt" in result.stderr
     assert len(checkout.installs()) == 2
     assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
-    assert [line.split()[0] for line in checkout.installs()] == ["--quiet"]
+    requirements, optional = checkout.installs()
+    assert requirements.startswith("--quiet -r ")
+    assert optional.startswith("--quiet --no-deps spandrel einops -c ")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_a_card_that_needs_it_gets_amds_build_with_its_dependencies(
     checkout: FreshCheckout, index: str
 ) -> None:
     checkout.shell(f"find_hardware() {{ echo rocm gfx1151; }}; amd_index={index}; set_up torch requirements")
-    torch, others = checkout.installs()
+    torch, others, _ = checkout.installs()
     assert torch == f"--index-url {index} torch[device-gfx1151]==2.13.0+rocm10.0.0"
     assert others.endswith(f"--extra-index-url {index}")
 
@@ -213,7 +215,7 @@ def test_a_build_that_does_not_work_is_told_and_the_other_is_taken(
 def test_torch_comes_from_the_index_that_answers(checkout: FreshCheckout, index: str) -> None:
     result = checkout.webui("--setup-only", TORCH_INDEX_URL=index + "/", TORCH_VERSION="2.12.1")
     assert (result.returncode, result.stderr) == (0, "")
-    torch, others = checkout.installs()
+    torch, others, _ = checkout.installs()
     assert torch == f"--no-deps --index-url {index} torch==2.12.1"
     assert others.endswith(f"--extra-index-url {index}")
     held = (checkout.venv / "constraints.txt").read_text().splitlines()
@@ -241,7 +243,7 @@ def test_without_the_torch_index_the_default_one_is_taken(
             result = checkout.webui("--setup-only", TORCH_INDEX_URL=index)
     assert (result.returncode, result.stderr) == (0, "")
     assert len([line for line in result.stdout.splitlines() if f"{index} cannot be reached" in line]) == 1
-    torch, others = checkout.installs()
+    torch, others, _ = checkout.installs()
     assert torch == "--no-deps torch==2.13.0"
     assert "index-url" not in others
 
@@ -256,7 +258,7 @@ def test_an_index_that_never_answers_is_given_up(checkout: FreshCheckout) -> Non
 def test_a_second_start_installs_nothing(checkout: FreshCheckout) -> None:
     with torch_index(200) as index:
         assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
-        assert len(checkout.installs()) == 2
+        assert len(checkout.installs()) == 3
     # The index is gone; the choice that was once made is not reported a second time.
     for environment in ({}, {"TORCH_INDEX_URL": index}, {"PYTHON": "python3"}):
         result = checkout.webui("--setup-only", **environment)
@@ -264,14 +266,15 @@ def test_a_second_start_installs_nothing(checkout: FreshCheckout) -> None:
     assert checkout.installs() == []
 
 
-def test_kernels_come_to_cards_that_have_them_and_their_lack_ends_nothing(
+def test_optional_packages_come_to_machines_that_have_them_and_their_lack_ends_nothing(
     checkout: FreshCheckout, index: str
 ) -> None:
     checkout.program("rocminfo", "#!/usr/bin/env bash\necho '  Name:    gfx1100'\n")
-    fails = 'case "$*" in *-kernels.txt*) echo ERROR: no wheel >&2; exit 1;; esac'
+    fails = 'case "$*" in *-kernels.txt*|*spandrel*) echo ERROR: no wheel >&2; exit 1;; esac'
     result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=fails)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "cannot be had for this machine" in result.stdout
+    assert "optional kernels cannot be had for this machine" in result.stdout
+    assert "spandrel, which reads networks of your own, cannot be had" in result.stdout
     assert "requirements-kernels.txt" in checkout.installs()[-1]
 
 
@@ -283,7 +286,7 @@ def test_changed_requirements_are_added_to_what_is_there(checkout: FreshCheckout
         file.write("tqdm>=4\n")
     checkout.webui("--setup-only")
     checkout.shell("set_up torch requirements test_requirements")
-    changed, for_tests = checkout.installs()
+    changed, _, for_tests = checkout.installs()
     assert "requirements.txt" in changed
     assert "pytest>=9" in for_tests.split()
     assert (checkout.venv / "kept").exists()

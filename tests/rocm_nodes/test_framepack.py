@@ -5,11 +5,14 @@ from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from diffusers_helper.conditions.footage import all_frames
 from diffusers_helper.errors import InputError
+from diffusers_helper.finish.enlarge import _true_to
 from diffusers_helper.models.registry import ModelInfo
 from rocm_nodes.framepack.node import take_pictures
 from tests.support.clips import scene
@@ -18,6 +21,7 @@ from tests.support.films import write_film
 from tests.support.loras import write_lora
 from tests.support.node_runs import picture, run
 from tests.support.tiny_model import tiny_transformer
+from tests.support.upscale_models import BT709, body, enlarged_by, needs_spandrel, write_network
 
 
 def test_a_video_is_joined_and_made_smoother(comfy: Comfy, tmp_path: Path) -> None:
@@ -33,6 +37,17 @@ def test_a_video_is_joined_and_made_smoother(comfy: Comfy, tmp_path: Path) -> No
     assert video in text
     assert comfy.shown[-1] == (44, 44)
     assert "unload_all_models" in comfy.calls
+
+
+@needs_spandrel
+def test_a_network_of_comfyuis_folder_enlarges(comfy: Comfy, tmp_path: Path) -> None:
+    film = write_film(tmp_path / "film.mp4", [*scene(3, 32, 48)])
+    write_network(comfy.root / "upscale_models" / "own.safetensors", body())
+    source = SimpleNamespace(get_stream_source=lambda: str(film))
+    (frames, *_), _ = run("ROCMFinishVideo", video=source, steps="enlarge:2,weights:own", crf=1)
+    frame = np.asarray(next(all_frames(film)))
+    computed = _true_to(frame, 255 * enlarged_by(body(), frame), 2) @ BT709
+    assert np.abs(255 * frames[0].numpy() @ BT709 - computed).mean() < 3
 
 
 def test_a_way_that_there_is_not_is_refused_before_anything_is_moved(

@@ -15,7 +15,8 @@ from app.ui.form.settings import PAGE_ONLY, Restored, RestoredForm, continuation
 from app.ui.pictures import Upload, add_upload, upload_name, upload_path, uploaded
 from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.lora_choice import MAX_WEIGHT, Choice, lora_folder, lora_names, parsed_choices
+from diffusers_helper.files import weight_names
+from diffusers_helper.lora_choice import MAX_WEIGHT, Choice, lora_folder, parsed_choices
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.picture_names import paths_in, with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
@@ -116,7 +117,7 @@ class FormCalls:
     def lora_list(self) -> dict[str, Any]:
         """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
         folder = lora_folder(os.environ)
-        names = lora_names(folder)
+        names = weight_names(folder)
         files = list[dict[str, Any]]()
         for name in names[:_MAX_LISTED]:
             triggers, problem = list[str](), ""

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli import main
 from app.commands.finish import _source
-from app.jobs.finishing import add_following, finishing_request, forecast, press_after
+from app.jobs.finishing import add_finishing, add_following, finishing_request, forecast, press_after
 from app.jobs.job import Job, NoSuchJob, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
@@ -19,12 +19,14 @@ from app.ui.finish.endpoints import FinishCalls, VideoSource
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, Warned
+from diffusers_helper.files import file_sha256
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from tests.support.clips import scene
 from tests.support.films import write_film
 from tests.support.reported_jobs import job_of
 from tests.support.shared import Sharing, events
+from tests.support.upscale_models import body, needs_spandrel, write_network
 
 
 @pytest.fixture
@@ -108,6 +110,21 @@ def test_programs_finish_jobs_and_uploads(
     }.items():
         with pytest.raises(InputError, match=problem):
             calls(service).finish_plan(source, steps)
+
+
+@needs_spandrel
+def test_a_network_of_the_users_folder_is_queued_with_its_checksum(
+    sharing: Sharing, film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAKE_UPSCALE_MODELS", str(tmp_path / "networks"))
+    write_network(tmp_path / "networks" / "own.safetensors", body())
+    checksum = file_sha256(tmp_path / "networks" / "own.safetensors")[:8]
+    request = finishing_request(film, "enlarge:2,weights:own")
+    job = add_finishing(sharing.open().queue, request, film)
+    assert job.request.finish == f"source:96x64*30@30,enlarge:2,weights:own@{checksum}"
+    write_network(tmp_path / "networks" / "own.safetensors", body(seed=2))
+    with pytest.raises(InputError, match=f"is no longer the network weights:own@{checksum}"):
+        add_finishing(sharing.open().queue, request, film)
 
 
 def test_the_command_tells_what_it_would_make(

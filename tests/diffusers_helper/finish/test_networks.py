@@ -143,7 +143,7 @@ def test_a_network_and_its_tiles_are_those_for_which_the_device_has_room(
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enlarge, "_PACKAGES", ("ncnn", "sr_none"))
     with pytest.raises(LongtakeError, match="needs sr-none") as refusal:
-        Enlarge(2).check()
+        Enlarge(2).prepared(())
     assert "-m pip install sr-none" in refusal.value.remedy
 
 

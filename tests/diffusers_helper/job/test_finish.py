@@ -50,7 +50,7 @@ def submitted(folder: Path, source: Path, steps: str, **settings: str) -> Genera
     """Return the request as an engine finds it in the job's folder."""
     folder.mkdir(exist_ok=True)
     files = JobFolder(folder)
-    request = with_sources(GenerationRequest(video=str(source), finish=steps, **settings))
+    request = with_sources(GenerationRequest(video=str(source), finish=steps, **settings), [])
     store_request(request, {}, files, final_folder=files)
     return stored_request(files.request.read_bytes(), files)
 

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.files import weight_names
 from diffusers_helper.lora_choice import (
     Choice,
     choices_of,
     lora_folder,
-    lora_names,
     lora_summary,
     with_absolute_paths,
     with_paths,
@@ -180,7 +180,7 @@ def test_endings_may_have_capitals_and_folders_may_be_links(tmp_path: Path) -> N
         file.touch()
     (folder / "linked").symlink_to(far)
     (far / "back").symlink_to(folder)
-    assert lora_names(folder) == ("Film.SAFETENSORS", "linked/z.SafeTensors")
+    assert weight_names(folder) == ("Film.SAFETENSORS", "linked/z.SafeTensors")
     found = with_paths("Film\nz.SafeTensors", folder)
     assert found == f"{folder}/Film.SAFETENSORS:1\n{folder}/linked/z.SafeTensors:1"
 
@@ -197,8 +197,8 @@ def test_names_stand_for_files_of_the_folder(tmp_path: Path) -> None:
     for name in hidden:  # as if absent
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.safetensors").touch()
-    assert lora_names(folder) == names
-    assert lora_names(tmp_path / "none") == ()
+    assert weight_names(folder) == names
+    assert weight_names(tmp_path / "none") == ()
     found = with_paths("b:0.5\nA.safetensors\nother/c.safetensors", folder)
     relative = ("b.safetensors:0.5", "styles/A.safetensors:1", "other/c.safetensors:1")
     assert found.splitlines() == [f"{folder}/{line}" for line in relative]
