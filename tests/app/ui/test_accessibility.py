@@ -1,12 +1,15 @@
 """Tests with axe-core that the page's states have no serious violations of accessibility."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.jobs.downloads.manager import Downloads
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import wait_until
 from tests.support.pages import FIRST, FURTHER, Stand, choose_model, needs_chromium, open_folds, start, status
 from tests.support.staged_engine import FAILING_PROMPT
 
@@ -120,6 +123,27 @@ def test_nothing_serious_in_the_queue(page: Any, stand: Stand, photo: Path) -> N
     page.locator(".lt-next").wait_for()
     check(page, "next")
     stand.engine.go(1000)
+
+
+def test_nothing_serious_on_the_gallery_and_in_a_video(page: Any, stand: Stand, photo: Path) -> None:
+    stand.engine.go(10_000)
+    request = GenerationRequest(image=str(photo), seconds=3.6)
+    jobs = [stand.service.queue.add(replace(request, prompt=prompt)) for prompt in ("a ball", FAILING_PROMPT)]
+    wait_until(lambda: all(job.is_over for job in stand.service.jobs()))
+    folder = JobFolder(jobs[0].folder)
+    folder.sections.mkdir(exist_ok=True)
+    for number in (1, 2, 3):  # which a real engine leaves
+        folder.latents(number).touch()
+    page.goto(f"{stand.url.rstrip('/')}/#history")
+    page.wait_for_selector('.lt-videos[data-shown="2"]', state="attached")
+    check(page, "gallery")
+    for job in jobs:
+        page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+        page.wait_for_selector(f'.lt-past-open[data-job="{job.id}"]')
+        for head in page.locator(".lt-past-open summary:visible").all():
+            if head.evaluate("(one) => !one.parentElement.open"):
+                head.click()
+        check(page, job.request.prompt)
 
 
 def test_nothing_serious_among_the_models(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

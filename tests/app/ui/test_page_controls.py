@@ -10,52 +10,11 @@ from app.jobs.job import size_of
 from tests.support.pages import Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
-# Returns how far the frame's hole lies from the picture's left, and the name of the focused element.
-HOLE = """() => {
-    const at = (selector) => document.querySelector(selector).getBoundingClientRect();
-    return Math.round(100 * (at('.lt-crop i').left - at('.lt-crop').left) / at('.lt-crop').width);
-}"""
 
 
 def is_stored(page: Any, text: str) -> None:
     """Wait until the browser keeps a setting that contains this text."""
     page.wait_for_function("(text) => (localStorage.getItem('longtake.form') || '').includes(text)", arg=text)
-
-
-def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
-    page: Any, stand: Stand, photo: Path, tmp_path: Path
-) -> None:
-    wide = tmp_path / "wide.png"
-    Image.linear_gradient("L").rotate(90).resize((640, 240)).save(wide)
-    page.set_input_files("input[type=file]", str(wide))
-    hole = page.get_by_role("slider", name="Part of the picture that the video shows")
-    hole.wait_for()
-    page.wait_for_selector('.lt-crop[data-moves="across"]')
-    assert page.evaluate(HOLE) == 5  # a tenth of the picture is cut off, evenly
-    box = hole.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x + 300, y + 30, steps=3)
-    page.mouse.up()
-    is_stored(page, '"crop":1')
-    page.wait_for_selector('.lt-crop[data-crop="10 0 90 100"]')
-    for key in ("ArrowLeft", "PageUp"):
-        page.keyboard.press(key)
-    is_stored(page, '"crop":0.78')
-    assert (hole.get_attribute("aria-valuenow"), page.evaluate(HOLE)) == ("78", 8)
-    remove = page.get_by_role("button", name="Remove Picture").bounding_box()
-    picture = page.locator("#set-image .lt-well").bounding_box()
-    assert remove["y"] >= picture["y"] + picture["height"]  # it covers nothing of the picture
-    page.reload()
-    page.wait_for_selector('.lt-crop[data-crop="7.8 0 90 100"]')
-    start(page, None)
-    job = status(page, state="running").get_attribute("data-job")
-    assert stand.service.job(job).request.crop == 0.78
-    # Another picture begins in the middle.
-    page.get_by_role("button", name="Remove Picture").click()
-    page.set_input_files("input[type=file]", str(photo))
-    is_stored(page, '"crop":0.5')
 
 
 # Returns the height and the upper edge of the picture on the stage, as shares of the video's height.
@@ -100,6 +59,11 @@ def test_a_landscape_photo_becomes_an_upright_video_of_the_part_that_is_dragged_
         screen.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers})
     is_stored(page, '"zoom":3.')
     is_stored(page, '"crop":0.02')
+    remove = page.get_by_role("button", name="Remove Picture").bounding_box()
+    picture = page.locator("#set-image .lt-well").bounding_box()
+    assert remove["y"] >= picture["y"] + picture["height"]  # it covers nothing of the picture
+    page.reload()
+    page.wait_for_selector('.lt-crop[data-moves="across down"]')
     start(page, None)
     job = stand.service.job(status(page, state="running").get_attribute("data-job"))
     request = job.request

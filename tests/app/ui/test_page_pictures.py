@@ -19,15 +19,6 @@ DROP = """([bytes, name, field]) => {
     const target = document.querySelector(field);
     target.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
 }"""
-# Pastes a text and a picture at a place, and returns whether the browser is to insert the text.
-PASTE = """([bytes, name, text, place]) => {
-    const transfer = new DataTransfer();
-    if (text) transfer.setData('text/plain', text);
-    transfer.items.add(new File([new Uint8Array(bytes)], name, { type: 'image/png' }));
-    return document.querySelector(place).dispatchEvent(
-        new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true }));
-}"""
-PROMPT = "#set-prompt textarea"
 COLOUR, SIZE = (200, 60, 30), (64, 48)
 
 
@@ -77,22 +68,3 @@ def test_a_heic_is_chosen_by_button_and_for_a_later_picture(page: Any, tmp_path:
     page.evaluate(DROP, [list(encoded("HEIC", (80, 64))), "IMG_0002.HEIC", "#set-end_image"])
     page.wait_for_function("document.querySelector('#set-end_image img')?.naturalWidth === 80")
     assert page.evaluate(WIDTH) == 64
-
-
-def test_text_with_a_picture_of_it_is_text_in_the_prompt_and_a_mere_picture_is_a_picture(page: Any) -> None:
-    """A spreadsheet puts a cell on the clipboard as text and as a picture."""
-    page.wait_for_selector("html[data-ready]")
-    page.evaluate(PASTE, [list(encoded("PNG", (40, 40))), "image.png", "", PROMPT])
-    wait_for_picture(page, 40)
-    other = list(encoded("PNG", (52, 40)))
-    assert page.evaluate(PASTE, [other, "image.png", "a red ball\trolls", PROMPT])
-    assert page.evaluate(PASTE, [other, "image.png", "a red ball", "#in-negative"])
-    assert page.evaluate(WIDTH) == 40
-    # A file manager gives the file's name as the text, and a field of a picture takes no text.
-    for name, text, place, width in (
-        ("photo.png", "/media/card/photo.png", PROMPT, 52),
-        ("image.png", "a red ball", "#set-image", 44),
-    ):
-        picture = list(encoded("PNG", (width, 40)))
-        assert not page.evaluate(PASTE, [picture, name, text, place])
-        wait_for_picture(page, width)

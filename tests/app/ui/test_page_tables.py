@@ -168,11 +168,7 @@ ASK_FOR_FINISHING = """async (rows) => {
 
 
 def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(page: Any) -> None:
-    results = page.evaluate(
-        ASK_FOR_FINISHING,
-        FINISHES,
-    )
-    asked, offered, words, path, sent, is_open, place = results
+    asked, offered, words, path, sent, is_open, place = page.evaluate(ASK_FOR_FINISHING, FINISHES)
     assert [steps for steps, _ in asked[:-1]] == [steps for _, steps in FINISHES[:-1]]
     assert asked[-1][1] == "Choose what to change"
     assert offered == ["", "1", "5"]

@@ -71,10 +71,7 @@ def test_a_crop_moves_within_its_room_and_zooms_within_its_bounds(page: Any) -> 
         (free, "+", [0.5, 0.5, 1.1]), (free, "-", [0.5, 0.5, 0.91]),
         ([0, 0, 100, 100], "End", [0.5, 0.5, 1]), ([0, 0, 100, 100], "=", [0.5, 0.5, 1.1]),
     ]  # fmt: skip
-    results, more = page.evaluate(
-        MOVE_CROP,
-        rows,
-    )
+    results, more = page.evaluate(MOVE_CROP, rows)
     assert [result[:3] for result in results] == [after for *_, after in rows]
     moves = {"across down": rows[:6] + rows[9:11], "across": rows[6:9], "": rows[11:]}
     for way, some in moves.items():

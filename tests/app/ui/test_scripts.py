@@ -1,7 +1,6 @@
 """Tests that only the page's scripts are served, unchanged, at an address that changes with them."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,10 @@ from app.jobs.service import JobService
 from app.ui import scripts
 from app.web import serving
 from tests.support.asking import ask
-from tests.support.pages import Stand, free_port, staged_page_with_uploads
+from tests.support.pages import Stand, free_port
 
 FOLDER = Path(app.ui.__file__).parent
 MODULES = sorted(FOLDER.rglob("*.js"))
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with staged_page_with_uploads(tmp_path_factory.mktemp("stand")) as stand:
-        yield stand
 
 
 def address(module: Path) -> str:

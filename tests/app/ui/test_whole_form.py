@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from textwrap import fill
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.machine import machine_of_card
 from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
+from app.ui.form.controls import form_markup
 from app.ui.form.describe import Describer
 from app.ui.form.endpoints import FormCalls
 from app.ui.form.memory_view import report
@@ -136,6 +138,13 @@ def test_what_the_form_says(cases: dict[str, dict[str, Any]], tmp_path: Path, sn
         changed = {key: photo if value == "photo" else value for key, value in changed.items()}
         transcript.tell(name, in_lines(describer.describe(usual | changed)))
     assert transcript.text == snapshot
+
+
+def test_the_markup_of_the_form(tmp_path: Path, snapshot: Any) -> None:
+    markup = form_markup(Catalogue(planner=planner_of("gfx1100:24", tmp_path)))
+    markup = re.sub(r' (class|id|for|aria-labelledby)="[^"]*"', "", markup.replace('class="lt-field', "§"))
+    fields = re.sub("</?(div|span|label)>", "|", markup).split("§")
+    assert "\n".join(fill(field, 172, break_long_words=False) for field in fields) == snapshot
 
 
 PLANS: list[tuple[str, dict[str, Any]]] = [

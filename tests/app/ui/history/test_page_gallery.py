@@ -145,11 +145,7 @@ ASK_ANEW = """
 
 
 def test_a_gallery_is_asked_for_anew_as_far_as_it_is_shown(page: Any) -> None:
-    told = browse(
-        page,
-        ASK_ANEW,
-    )
-    assert told == [
+    assert browse(page, ASK_ANEW) == [
         "24//true//", False, False, "24/24/true//", True, True, 24 * 2 + 14 + 3, "48//true//", "24//true//",
         0,
         "24//true//", 1, ["seed 1", "M"], 1, 2, True, "3 versions", "false", "200//false/r/",
@@ -220,11 +216,7 @@ LEAD_BACK = """
 
 
 def test_an_opened_video_leads_back_to_where_the_gallery_was(page: Any) -> None:
-    told = browse(
-        page,
-        LEAD_BACK,
-        scene(),
-    )
+    told = browse(page, LEAD_BACK, scene())
     lost = "The video of that link is not here any more; these are all videos. 1 videos."
     assert told == [
         "open b lt-back", [None, "page"], 120, "gallery b b", "Away.", "#history/gone", "#history", lost,

@@ -128,6 +128,9 @@ def test_a_video_is_directed_by_words_that_no_news_takes_away(page: Any) -> None
         for (const name of ['jobs_change', 'jobs_wait', 'jobs_resume']) await answer(name, []);
         results.push(sent(), told.splice(0));
         panel.goOn(); await settle(); await answer('jobs_resume', []); results.push(sent());
+        part('words').value = 'late';
+        panel.goOn().catch(({ message }) => results.push(message)); await settle();
+        named('jobs_change').at(-1).refuse('Too late.'); await settle(); results.push(sent());
         for (const isChecked of [true, false]) {
             part('wait').click(); await settle(); await answer('jobs_wait', []);
         }
@@ -148,6 +151,7 @@ def test_a_video_is_directed_by_words_that_no_news_takes_away(page: Any) -> None
         ["jobs_change {job:1,changes:{prompt:mine}}", "jobs_wait {jobs:[1],wait:false}",
             "jobs_resume {jobs:[1]}"],
         ["What comes next has the new words. What is made keeps its own.|"], ["jobs_resume {jobs:[1]}"],
+        "Too late.", ["jobs_change {job:1,changes:{prompt:late}}"],
         ["jobs_wait {jobs:[1],wait:true}", "jobs_wait {jobs:[1],wait:false}"],
         ["It waits for you after each section; the device is free meanwhile.|", "It goes on by itself.|"],
         ["jobs_change {job:1,changes:{prompt:again}}", "jobs_takes {job:1}"], True, 2, "other",

@@ -109,11 +109,7 @@ SHOW_FILM = """async (base) => {
 
 
 def test_the_strip_and_the_records_tell_of_the_video_that_is_shown(page: Any) -> None:
-    results = page.evaluate(
-        SHOW_FILM,
-        scene(),
-    )
-    assert results == [
+    assert page.evaluate(SHOW_FILM, scene()) == [
         "1now 2 3rests", "1 2now 3rests", "1 2now 3rests", "1 2nowgoes 3goesrests", "1 2now 3rests",
         "1 2rests 3rests 4rests", "1rests 2rests 3rests 4rests", "soon", "took 5 s", True, False, True, True,
         True, False,

@@ -270,11 +270,7 @@ NOTIFY = """async () => {
 
 
 def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page: Any) -> None:
-    told = page.evaluate(
-        FOLLOW,
-        scene(),
-    )
-    assert told == [
+    assert page.evaluate(FOLLOW, scene()) == [
         "1 - Longtake: ",
         "2 - 12 %: 2 is running",
         "2 - 12 %: Section 2 of 3 is being made.",
@@ -307,8 +303,7 @@ def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page:
         "94 95 12 %: The video is finished. Next: 95.",
     ]
     page.set_viewport_size({"width": 390, "height": 900})
-    lines = page.evaluate(NOTIFY)
-    assert lines == [
+    assert page.evaluate(NOTIFY) == [
         "Next: A is running", "false", True, 0, "Next: B is running", "true", True, 1, "Next: C is running",
         "false", True, 1, "Longtake: the video is finished,B,B", "scaleX(0)",
     ]  # fmt: skip

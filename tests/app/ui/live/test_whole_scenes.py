@@ -280,6 +280,7 @@ def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
         ("Ünïcödé / ../../etc", "longtake-unicode-etc-3f9a.mp4"),
         ("雨の中", "longtake-3f9a.mp4"),
         ("word " * 30, "longtake-word-word-word-word-word-word-word-word-3f9a.mp4"),
+        (f"abcde{7 * ' abcd'}", f"longtake-abcde{7 * '-abcd'}-3f9a.mp4"),
         ("x" * 90, f"longtake-{'x' * 40}-3f9a.mp4"),
     ],
 )

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,10 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.weights.folder import weights_folder, weights_names
+from tests.support.loras import write_lora
 from tests.support.staged_engine import StagedEngine
+from tests.support.tiny_model import tiny_transformer
+from tests.support.whole_answers import whole
 
 FILE, SECOND = "diffusion_models/FramePack F1.safetensors", "diffusion_models/other.safetensors"
 DEMO = find_model("demo")
@@ -37,18 +41,24 @@ def calls(tmp_path: Path) -> Iterator[ModelCalls]:
     service.stop()
 
 
-def test_the_list_tells_what_each_file_can_be(calls: ModelCalls, weights: Path, tmp_path: Path) -> None:
-    listed = calls.models_files()
-    assert str(tmp_path) not in str(listed)
-    assert (listed["folder"], listed["more"]) == ("own", 0)
-    found = {one["name"]: one for one in listed["files"]}
-    assert list(found) == [FILE, SECOND, "vae/small", "page.safetensors"]  # what cannot be used comes last
-    assert (found[FILE]["model"], found[SECOND]["model"]) == ("framepack-f1-2", "other")
-    assert (found["vae/small"]["part"], found["vae/small"]["problem"]) == ("vae", "")
-    assert (found[FILE]["part"], found[FILE]["problem"]) == ("transformer", "")
-    assert found[FILE]["words"].startswith("FramePack F1, bfloat16, 12 MB")
-    assert found["page.safetensors"]["part"] == ""
-    assert found["page.safetensors"]["problem"].startswith("page.safetensors is a web page")
+def test_the_list_tells_what_each_file_can_be(
+    calls: ModelCalls, weights: Path, tmp_path: Path, snapshot: Any
+) -> None:
+    tensors = {name: tensor.clone() for name, tensor in load_file(weights / FILE).items()}
+    mark = torch.tensor([*b'{"format": "nvfp4"}'], dtype=torch.uint8)
+    save_file(tensors | {"proj_out.comfy_quant": mark}, weights / "a4.safetensors")
+    save_file({"x": torch.zeros(2)}, weights / "unknown.safetensors")
+    write_lora(weights / "lora.safetensors", tiny_transformer())
+    shutil.copytree(DEMO.components["vae"].location, weights / "mine")
+    (weights / "mine" / "tokenizer").mkdir()
+    shard = {"decoder.conv_in.conv.weight": torch.zeros(2), "post_quant_conv.weight": torch.zeros(2)}
+    (weights / "big").mkdir()
+    save_file(shard, weights / "big" / "model-00001-of-00001.safetensors")
+    index = {"weight_map": dict.fromkeys(shard, "model-00001-of-00001.safetensors")}
+    (weights / "big" / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    answers = [calls.models_files(), calls.models_inspect("mine")]
+    assert str(tmp_path) not in str(answers)
+    assert whole(answers) == snapshot
 
 
 def test_a_file_is_added_by_upload_unless_it_is_no_weights(
@@ -65,16 +75,6 @@ def test_a_file_is_added_by_upload_unless_it_is_no_weights(
         with pytest.raises(InputError):
             calls.models_file_add(Upload(path=str(upload)), name)
     assert not (weights / "page.gguf").exists()
-
-
-def test_a_layout_that_only_comfyui_reads_is_told(calls: ModelCalls, weights: Path) -> None:
-    tensors = {name: tensor.clone() for name, tensor in load_file(weights / FILE).items()}
-    mark = torch.tensor([*b'{"format": "nvfp4"}'], dtype=torch.uint8)
-    save_file(tensors | {"proj_out.comfy_quant": mark}, weights / "a4.safetensors")
-    row = {one["name"]: one for one in calls.models_files()["files"]}["a4.safetensors"]
-    assert (row["part"], row["problem"][:57]) == (
-        "", "a4.safetensors has weights in the layout nvfp4, which onl"
-    )  # fmt: skip
 
 
 def test_shards_hidden_folders_and_the_files_of_a_part_are_not_listed_by_themselves(tmp_path: Path) -> None:
@@ -95,26 +95,6 @@ def test_shards_hidden_folders_and_the_files_of_a_part_are_not_listed_by_themsel
         "two/b.safetensors", "vae", "x/C.GGUF", "X/d.SafeTensors",
     ]  # fmt: skip
     assert weights_names(tmp_path / "missing") == []
-
-
-def test_a_folder_of_a_part_is_no_model(calls: ModelCalls, weights: Path, tmp_path: Path) -> None:
-    shutil.copytree(DEMO.components["vae"].location, weights / "mine")
-    (weights / "mine" / "tokenizer").mkdir()
-    facts = calls.models_inspect("mine")
-    assert (facts["model"], facts["problems"], facts["parts"]) == ("Hunyuan VAE", [], {})
-    assert str(tmp_path) not in str(facts)
-    assert {one["name"]: one["part"] for one in calls.models_files()["files"]}["mine"] == "vae"
-
-
-def test_an_index_cannot_be_chosen_without_its_folder(calls: ModelCalls, weights: Path) -> None:
-    tensors = {"decoder.conv_in.conv.weight": torch.zeros(2), "post_quant_conv.weight": torch.zeros(2)}
-    (weights / "big").mkdir()
-    save_file(tensors, weights / "big" / "model-00001-of-00001.safetensors")
-    index = {"weight_map": dict.fromkeys(tensors, "model-00001-of-00001.safetensors")}
-    (weights / "big" / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    row = {one["name"]: one for one in calls.models_files()["files"]}["big/model.safetensors.index.json"]
-    assert (row["part"], row["model"]) == ("", "model")
-    assert row["problem"] == "Shards can only be used from a folder that has their config.json, too."
 
 
 def test_the_folder_is_named_by_the_environment(tmp_path: Path) -> None:

@@ -117,11 +117,7 @@ CHANGE_MODEL = """
 
 
 def test_a_model_is_asked_about_changed_and_refused(page: Any) -> None:
-    told = models(
-        page,
-        CHANGE_MODEL,
-    )
-    assert told == [
+    assert models(page, CHANGE_MODEL) == [
         "Away.", "", "9 GB", "", "false/Remove?/It is 3 GB.//keep", "true/Remove?/It is 3 GB.//remove",
         "true/Remove?/It is 3 GB.//remove", "false/Copy?//true/lt-model-copies",
         "false/Copy?//true/lt-model-copies", 0,
@@ -195,10 +191,7 @@ ADD_FILES = """
 
 
 def test_files_of_ones_own_become_a_model(page: Any) -> None:
-    told = models(
-        page,
-        ADD_FILES,
-    )
+    told = models(page, ADD_FILES)
     checks = (
         "The names and shapes of all tensors of {} are being checked: {} s so far. You may close this tab."
     )

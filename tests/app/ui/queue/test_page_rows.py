@@ -82,11 +82,7 @@ PRESS_ROWS = """
 
 
 def test_each_press_is_sent_once_told_and_undone_if_it_is_refused(page: Any) -> None:
-    told = queue(
-        page,
-        PRESS_ROWS,
-    )
-    assert told == [
+    assert queue(page, PRESS_ROWS) == [
         [True, "Place 2 of 4", "Place 3 of 4", "Place 4 of 4"],
         "jobs_cancel jobs,A; after_section,true", "", "jobs_cancel jobs,A", "", "jobs_pause jobs,b", "",
         "jobs_resume jobs,b", "", "jobs_duplicate job,c", "", "A copy of c is at the end of the queue.",

@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,6 @@ from tests.support.jobs import wait_until
 from tests.support.pages import Stand, write_photo
 
 Ask = Callable[..., Any]
-
-
-@pytest.fixture
-def stand(served: Stand) -> Iterator[Stand]:
-    """Return a stand without open jobs."""
-    yield served
-    for job in served.service.jobs(1000):
-        served.service.queue.cancel(job.id)
-    wait_until(lambda: served.service.open_jobs() == (None, ()))
-    served.service.queue.resume_queue()
 
 
 @pytest.fixture
