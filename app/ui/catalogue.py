@@ -102,10 +102,9 @@ class Catalogue:
         if name := next((name for name in FINISHING if settings.get(name)), ""):
             raise InputError(setting=name, problem="is given", expected="none here", remedy="Leave it out.")
         settings = {**with_lora_files(settings), "model": self.key(model)}
-        info = self.info(model)
-        settings |= {
-            name: value for name, value in info.default_settings.items() if settings.get(name) is None
-        }
+        if isinstance(model, str):
+            model_settings = self.info(model).default_settings
+            settings |= {name: value for name, value in model_settings.items() if settings.get(name) is None}
         if settings.get("video"):
             video = Path(upload_path({"path": settings["video"]}, "video"))
             if not video.is_file():
@@ -117,8 +116,8 @@ class Catalogue:
                 settings |= {name: upload_path({"path": file}, name) for name, file in last.items()}
         settings[TIMED_PICTURES] = uploaded_pictures(settings.get(TIMED_PICTURES))
         request = GenerationRequest.from_dict(settings)
-        self.planner.check(request, info)
-        absence = absence_of(info)
+        self.planner.check(request, self.info(str(model)))
+        absence = absence_of(self.info(str(model)))
         if absence is not None and not (may_download and absence.has_room):
             raise NotHere(absence)
         return request, self.planner.pictures.contents(request), request.model != model

@@ -14,8 +14,8 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from diffusers_helper.attention.dispatch import encoder_attention
 from diffusers_helper.attention.fused import fused_norms
+from diffusers_helper.attention.slices import encoder_attention
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES, Stage

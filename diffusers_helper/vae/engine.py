@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from diffusers_helper.attention.dispatch import encoder_attention
+from diffusers_helper.attention.slices import encoder_attention
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import window_sizes

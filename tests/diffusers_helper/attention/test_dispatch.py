@@ -20,9 +20,9 @@ from cache.replaced import ReplacedFunctions
 from diffusers_helper.attention.backends import BACKENDS, check_backend, slice_bytes, slice_size
 from diffusers_helper.attention.dispatch import (
     attention_function,
-    sliced_attention,
     use_attention_backend,
 )
+from diffusers_helper.attention.slices import sliced_attention
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.accounting import Device
 from diffusers_helper.planning.backend import Backend

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffusers_helper.attention import dispatch
+from diffusers_helper.attention import slices
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Finished, Reading, StageStarted, StepDone, Warned
@@ -341,8 +341,8 @@ def test_on_rocm_encoders_and_the_vae_compute_attention_in_slices(
         stages.add([event.stage for event in events if isinstance(event, StageStarted)][-1])
         return sliced(*arguments, **named)
 
-    sliced = dispatch.sliced_attention
-    monkeypatch.setattr(dispatch, "sliced_attention", recorded)
+    sliced = slices.sliced_attention
+    monkeypatch.setattr(slices, "sliced_attention", recorded)
     request = tiny_request(small_scene, model=str(tiny_model), steps=1)
     for hip in (None, "7.2"):
         monkeypatch.setattr(torch.version, "hip", hip)

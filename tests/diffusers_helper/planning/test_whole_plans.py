@@ -49,6 +49,7 @@ TIMED = {"prompt": "a red ball", "negative": "blur", "cfg": 2.0, "seconds": 7.0}
 def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ADDED_MODELS, "file", None)
     monkeypatch.setattr("diffusers_helper.machine.packages.version_of", lambda name: "")
+    monkeypatch.setattr("diffusers_helper.models.sizes.slow_types", lambda **_: ("float16",))  # any processor
 
 
 def card(gfx: str, size_gb: float, link: Link | None = None) -> Machine:
