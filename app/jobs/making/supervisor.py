@@ -174,8 +174,10 @@ class Supervisor:
 
     def _kind(self) -> str:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
-        work = f"{self._job.request.model} {self._point.stage or 'load'} {size}".strip()
-        return f"{self._card.in_use}: {work}"
+        words = [self._job.request.model, self._point.stage or "load", size]
+        if self._point.stage == "decode" and self._job.request.vae_precision != "auto":
+            words.append(self._job.request.vae_precision)  # old processors compute bf16 much more slowly
+        return f"{self._card.in_use}: {' '.join(filter(None, words))}"
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
         kind = self._kind()

@@ -267,6 +267,17 @@ def test_a_first_job_with_a_silent_minute_in_each_stage_is_left_alone(clock: Clo
     assert warnings(made) == [module._COMPILING]
 
 
+def test_a_decode_in_a_type_of_its_own_has_a_limit_of_its_own(clock: Clock) -> None:
+    """A processor that computes fp32 in seconds may need minutes for bf16."""
+    timeouts = WatchdogTimeouts()
+    make(Script([[STARTED, stage(1, "decode"), 2.0, done(1), END]], clock), timeouts)
+    job = replace(job_of(), request=replace(job_of().request, vae_precision="bf16"))
+    events = [STARTED, stage(1, "decode"), FIRST_SECONDS - 1.0, done(1), END]
+    assert [*Supervisor(job, Script([events], clock), timeouts, lambda wait: False).make()][-1] == END
+    known = {kind for kind in timeouts._longest if "decode" in kind}
+    assert known == {"CPU: demo decode 64x64", "CPU: demo decode 64x64 bf16"}
+
+
 def test_timeouts_are_kept_on_disk_and_survive_damage(tmp_path: Path) -> None:
     file = tmp_path / "patience.json"
     timeouts = WatchdogTimeouts(file)

@@ -22,6 +22,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, StepDone
 from diffusers_helper.files import json_line, read_file
 from diffusers_helper.machine.file_locks import Lock
+from diffusers_helper.machine.sysfs import computes_bf16
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support import jobs
@@ -97,6 +98,9 @@ def test_a_program_of_version_0_2_must_end_first(outputs: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    not computes_bf16(), reason="this processor needs many minutes for their decoding in bf16"
+)
 def test_unfinished_jobs_of_version_0_2_and_0_1_are_finished(outputs: Path) -> None:
     (interrupted,) = outputs.glob("*-0a83")
     JobFolder(interrupted).states.unlink()  # as version 0.1 left it
