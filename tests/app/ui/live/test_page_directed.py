@@ -63,6 +63,7 @@ def digest(file: Path | None) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.timeout(3600)
 def test_a_directed_video_outlasts_its_server_and_its_recipe_makes_the_same_bytes(
     server: Callable[[], PageProgram], browser: Any, photo: Path
 ) -> None:
