@@ -274,8 +274,8 @@ def test_a_decode_in_a_type_of_its_own_has_a_limit_of_its_own(clock: Clock) -> N
     job = replace(job_of(), request=replace(job_of().request, vae_precision="bf16"))
     events = [STARTED, stage(1, "decode"), FIRST_SECONDS - 1.0, done(1), END]
     assert [*Supervisor(job, Script([events], clock), timeouts, lambda wait: False).make()][-1] == END
-    known = {kind for kind in timeouts._longest if "decode" in kind}
-    assert known == {"CPU: demo decode 64x64", "CPU: demo decode 64x64 bf16"}
+    kinds = {kind for kind in timeouts._longest if "decode" in kind}
+    assert kinds == {"CPU: demo decode 64x64", "CPU: demo decode 64x64 bf16"}
 
 
 def test_timeouts_are_kept_on_disk_and_survive_damage(tmp_path: Path) -> None:
