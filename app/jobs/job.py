@@ -54,6 +54,7 @@ ALLOWED: dict[JobState, tuple[Action, ...]] = {
     "cancelled": _ENDED,
 }
 MOVABLE: tuple[JobState, ...] = tuple(state for state, actions in ALLOWED.items() if "reorder" in actions)
+_GENERATED: tuple[Action, ...] = ("edit", "branch", "change")  # of a job that generates, and does not finish
 # These need the job's settings, which a damaged folder may have lost.
 _READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch", "change")
 
@@ -106,7 +107,7 @@ class Job:
 def allows(job: Job, action: Action) -> bool:
     if action == "edit" and job.started is not None:  # its sections would not fit to other settings
         return False
-    if job.request.finish and action in ("branch", "change"):  # a finishing has no sections of a model
+    if job.request.finish and action in _GENERATED:
         return False
     return action in ALLOWED[job.state] and not (job.damage and action in _READING)
 
@@ -123,6 +124,14 @@ class NotAllowed(InputError):
     def __init__(self, job: Job, expected: str, remedy: str = "") -> None:
         super().__init__(f"Job {job.id} is {job.state}; expected {expected}.", remedy)
         self.job = job
+
+
+def check_generated(job: Job) -> None:
+    """Raise InputError for a finishing, which has no sections of a model."""
+    if job.request.finish:
+        raise InputError(
+            f"Job {job.id} finishes a video; expected one that generates it.", "Finish the video anew."
+        )
 
 
 class LostJob(LongtakeError):

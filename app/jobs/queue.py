@@ -10,7 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, Command, Job, NoSuchJob, NotAllowed, allows
+from app.jobs.job import (
+    ALLOWED,
+    BEGUN,
+    MOVABLE,
+    OVER,
+    Command,
+    Job,
+    NoSuchJob,
+    NotAllowed,
+    allows,
+    check_generated,
+)
 from app.jobs.storage.commands import forget_commands
 from app.jobs.storage.folders import new_folder
 from app.jobs.storage.importing import import_jobs, mark_for_old_versions
@@ -113,12 +124,14 @@ class Queue:
             waits: Whether it waits for a user after each section, as one of an unfinished job that does.
         """
         job = self.job_with_request(job_id)
+        check_generated(job)
         folder = self.store.folder(job.id)
         waits = waits or (not job.is_over and "wait" in self.store.commands(job.id))
         return self._add_branch(job, branch(folder, job.request, keep, changes), waits)
 
     def extend(self, job_id: str, seconds: float, *, waits: bool = False, **changes: Any) -> Job:
         job = self.job_with_request(job_id)
+        check_generated(job)
         new_branch = extension(self.store.folder(job.id), job.request, seconds, changes)
         return self._add_branch(job, new_branch, waits)
 
@@ -170,6 +183,7 @@ class Queue:
         A picture of the job that the new request names stays.
         """
         job = self.store.job(job_id)
+        check_generated(job)
         pictures = {**self._pictures(job, request, excluded=pictures), **pictures}
         allow_folder = allow_folder or request.model == job.request.model
         lineage = Lineage.read(self.store.folder(job_id).lineage)

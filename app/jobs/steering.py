@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.batch import random_seed
-from app.jobs.job import BEGUN, Action, Job, NotAllowed, allows
+from app.jobs.job import BEGUN, Action, Job, NotAllowed, allows, check_generated
 from app.jobs.queue import Queue
 from app.jobs.storage.commands import forget_commands, pending_change
 from diffusers_helper.conditions.prompts import check_prompt
@@ -43,6 +43,7 @@ class Steering:
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
         with self.store.change() as database:
             job = self._queue.job_with_request(job_id)
+            check_generated(job)
             folder = self.store.folder(job_id)
             self._check_allowed(job, "change")
             # An earlier change may not be carried out yet.

@@ -88,6 +88,7 @@ function makeForm(video, { time, close, done }) {
     close();
     done('The new video is in the queue.', id);
   }, report);
+  report(ASK);
   change();
   return form;
 }

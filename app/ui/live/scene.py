@@ -147,7 +147,7 @@ def _steering_data(live: LiveJob) -> SceneData | None:
     """Say what a user may direct while the video grows; None if nothing comes next."""
     num_begun = live.sections_made + (live.job.state == "running" and live.section > live.sections_made)
     next_cell = next((cell for cell in live.cells if cell.number == num_begun + 1), None)
-    if live.job.is_over or not live.job.started or next_cell is None:
+    if live.job.is_over or not live.job.started or not allows(live.job, "change") or next_cell is None:
         return None
     return {
         "waits": "wait" in live.commands,

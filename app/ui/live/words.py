@@ -64,7 +64,7 @@ def work(live: LiveJob) -> str:
     if live.stage == "write":
         return f"Writing section {number} of {total}"
     if _prepares_kernels(live):
-        return "First step: one-time kernel setup"
+        return "First step, with a one-time set-up"
     if live.stage == "finish":
         return f"Section {number} of {total}, frame {live.step} of {live.steps}"
     return f"Section {number} of {total}, step {live.step} of {live.steps}"

@@ -16,6 +16,8 @@ from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.finish.endpoints import FinishCalls, VideoSource
+from app.ui.live.progress import LiveJob
+from app.ui.live.scene import scene_data
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, Warned
@@ -101,7 +103,18 @@ def test_programs_finish_jobs_and_uploads(
     finishing = service.job(record["id"])
     assert record["title"] == "a blue ball"
     assert record["request"]["join"] == f"jobs/{finishing.id}/original_1"
-    assert not any(allows(finishing, action) for action in ("branch", "change"))
+    assert record["about"] == "2.0 s · join 6 · enlarge 2 · smooth 60"
+    assert not any(allows(finishing, action) for action in ("branch", "change", "edit"))
+    live = LiveJob(replace(finishing, state="paused", started=1.0))
+    assert (live.sections, scene_data(live, 2.0, str)["steering"]) == (2, None)
+    for act in (
+        lambda: service.queue.branch(finishing.id, 1),
+        lambda: service.queue.extend(finishing.id, 2.0),
+        lambda: service.queue.edit(finishing.id, job.request),
+        lambda: service.steering.change(finishing.id, {"prompt": "a red ball"}),
+    ):
+        with pytest.raises(InputError, match="finishes a video; expected one that generates it"):
+            act()
     assert Lineage.read(JobFolder(finishing.folder).lineage).parent == job.id
     assert seconds_left([finishing], PaceBook(service)) == pytest.approx([plan["work_seconds"]])
     for source, problem in {
