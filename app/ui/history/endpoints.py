@@ -161,7 +161,7 @@ def _tree_row(twig: TreeNode, parent: Job, opened: str) -> Shown:
     finishing = job.request.finishing
     sections = max(made if job.is_over or finishing else len(plan_of(job.request)), kept + 1)
     facts = [
-        finishing.words if finishing else f"seed {job.request.seed}",
+        finishing.summary if finishing else f"seed {job.request.seed}",
         WORDS[job.state].label,
         job.request.prompt[:_MOST_TREE_WORDS] or "No prompt",
     ]
