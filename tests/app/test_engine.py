@@ -31,19 +31,22 @@ from tests.support.jobs import (
 
 # A parent that can be killed: it starts an engine and one job, and prints the engine's id and the events.
 PARENT = """
-import json, sys, time
+import json, signal, sys, time
 from pathlib import Path
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.job import Job
 from diffusers_helper.conditions.pictures import store_request
 from diffusers_helper.events import to_dict
+from diffusers_helper.machine.signals import ENDING
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 folder, script, model = sys.argv[1:]
 request = GenerationRequest(image="unused", prompt=script, model=model)
 store_request(request, {}, JobFolder(Path(folder)), final_folder=JobFolder(Path(folder)))
 engine = EngineProcess()
+signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # as in a thread that starts an engine
 engine.start()
+signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 print(engine.pid, flush=True)
 for event in engine.run(Job(id="job", state="running", request=request, folder=Path(folder), created=0.0)):
     if event is not None:
@@ -148,9 +151,9 @@ def test_the_engine_shares_group_and_environment_and_leaves_interrupts_to_its_pa
     assert b"LONGTAKE_TEST_MARK=seen" in Path(f"/proc/{parent.engine}/environ").read_bytes().split(b"\0")
     status = Path(f"/proc/{parent.engine}/status").read_text(encoding="utf-8")
     masks = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Sig"))
-    interrupt = 1 << (signal.SIGINT - 1)
-    assert int(masks["SigIgn"], 16) & interrupt
-    assert not int(masks["SigBlk"], 16) & interrupt
+    ending = [1 << (number - 1) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert int(masks["SigIgn"], 16) & ending[0]
+    assert not int(masks["SigBlk"], 16) & sum(ending)
 
 
 def test_events_come_as_they_were_sent_whatever_libraries_print(

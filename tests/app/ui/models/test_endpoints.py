@@ -13,6 +13,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models import downloads
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
@@ -24,6 +25,7 @@ from tests.support.hub import LIGHT_BYTES, Hub
 from tests.support.jobs import wait_until
 from tests.support.published import part_folder
 from tests.support.staged_engine import StagedEngine
+from tests.support.whole_answers import whole
 
 F1 = "framepack-f1"
 
@@ -56,6 +58,22 @@ def test_they_say_how_long_a_video_takes_once_that_is_known(
     monkeypatch.setattr(PaceBook, "pace", lambda *_: Pace(0.0, 0.0, 60 / 0.496**2, 0.0))
     for name, passes in (("helios-distilled", 12 + 3 * 6), ("helios-base", 4 * 50 * 2)):
         assert f"a video of 5 s takes {about(60 * passes)}" in one(calls_of(service), name)["facts"]
+
+
+def test_each_machine_is_told_what_a_model_needs(
+    service: JobService, lit_hub: tuple[Hub, Path], monkeypatch: pytest.MonkeyPatch, snapshot: Any
+) -> None:
+    monkeypatch.setattr("app.ui.models.present.host_memory", lambda: HostMemory(32 * GB, 20 * GB, 0, 0))
+    monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)
+    needs = {
+        machine: {
+            model["model"]: [model["facts"], *model["needs"]]
+            for model in calls_of(service, machine).models_list()["models"]
+            if model["model"] in ("demo", F1, "wan-a14b-fast")
+        }
+        for machine in ("cpu:24", "gfx1100:24", "gfx1032:2", "gfx1151:96")
+    }
+    assert whole(needs) == snapshot
 
 
 @pytest.mark.slow
