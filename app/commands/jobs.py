@@ -28,7 +28,7 @@ from app.commands.export import CODEC, export_video
 from app.jobs.job import ALLOWED, Action, Job, JobState, NotAllowed, allows
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
-from app.jobs.view import full_record, record
+from app.jobs.view import full_record, record, shown_settings
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.provenance.branch import may_differ
@@ -111,7 +111,7 @@ def _show(service: JobService, arguments: argparse.Namespace) -> int:
         lines += [queue_paused(arguments.outputs)] if service.queue.is_paused else []
     lines += [
         f"{SETTINGS[name].label}: {SETTINGS[name].display(value)}"
-        for name, value in details["request"].items()
+        for name, value in shown_settings(job.request, details["request"]).items()
         if name in SETTINGS and value is not None
     ]
     lines += [

@@ -55,6 +55,7 @@ _SHOWN: dict[str, str] = {
     "remove": "Remove",
 }  # fmt: skip
 _HIDDEN = {"watch": "Watch it", "duplicate": "Duplicate", "cancel": "End it now"}
+_OF_FINISHING = "prompt", "seed", "crf", "then"  # the settings that a finishing has besides its steps
 _MOVES = {
     "first": "Make it the next one", "earlier": "Earlier", "later": "Later", "last": "Make it the last one",
 }  # fmt: skip
@@ -120,6 +121,12 @@ def title_of(job: Job) -> str:
     return " ".join(job.request.prompt.split()) or (
         finishing.summary if finishing else "a video without a prompt"
     )
+
+
+def shown_settings(request: GenerationRequest, values: dict[str, Any]) -> dict[str, Any]:
+    """Keep of a request's settings those that say what a job makes: all, or those of a finishing."""
+    finishing = request.finishing
+    return {name: values[name] for name in _OF_FINISHING} | {"finish": finishing.words} if finishing else values
 
 
 def share_done(job: Job) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.jobs.job import Command, JobState
 from app.jobs.storage.commands import PAUSED
-from app.jobs.view import WORDS, title_of
+from app.jobs.view import WORDS, shown_settings, title_of
 from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import STAGES, Stage
@@ -218,11 +218,12 @@ def settings(request: GenerationRequest) -> list[tuple[str, str, bool]]:
         usual |= {**info.default_settings, "resolution": info.side}
     except InputError:  # the folder is gone
         title = Path(request.model).name
-    values = asdict(request) | {"resolution": request.resolution or usual["resolution"], "model": title}
+    sizes = {"resolution": request.resolution or usual["resolution"]}
+    values = shown_settings(request, asdict(request) | sizes | {"model": title})
     return [
         (setting.short_label, setting.display(value), name in _WRITTEN)
         for name, setting in SETTINGS.items()
-        if name not in PICTURES and (value := values[name]) != usual.get(name)
+        if name in values and name not in PICTURES and (value := values[name]) != usual.get(name)
     ]
 
 

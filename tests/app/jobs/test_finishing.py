@@ -106,7 +106,10 @@ def test_programs_finish_jobs_and_uploads(
     assert record["about"] == "2.0 s · join 6 · enlarge 2 · smooth 60"
     assert not any(allows(finishing, action) for action in ("branch", "change", "edit"))
     live = LiveJob(replace(finishing, state="paused", started=1.0))
-    assert (live.sections, scene_data(live, 2.0, str)["steering"]) == (2, None)
+    scene_facts = scene_data(live, 2.0, str)
+    assert (live.sections, scene_facts["steering"]) == (2, None)
+    settings = [("Prompt", "a blue ball", True), ("Seed", "31337", False), ("Finish", steps, True)]
+    assert scene_facts["settings"] == settings
     for act in (
         lambda: service.queue.branch(finishing.id, 1),
         lambda: service.queue.extend(finishing.id, 2.0),
