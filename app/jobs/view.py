@@ -125,8 +125,9 @@ def title_of(job: Job) -> str:
 
 def shown_settings(request: GenerationRequest, values: dict[str, Any]) -> dict[str, Any]:
     """Keep of a request's settings those that say what a job makes: all, or those of a finishing."""
-    finishing = request.finishing
-    return {name: values[name] for name in _OF_FINISHING} | {"finish": finishing.words} if finishing else values
+    if request.finishing:
+        return {name: values[name] for name in _OF_FINISHING} | {"finish": request.finishing.words}
+    return values
 
 
 def share_done(job: Job) -> float:

@@ -1,15 +1,19 @@
 // Durations and times as text, for the page's scripts. Sizes in bytes come from the server as text.
 
-const TIME = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
-const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
-const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
+const language = document.documentElement.lang;
+const locale = language === 'en' ? 'en-GB' : language;
+const TIME = new Intl.DateTimeFormat(locale, { hour: '2-digit', minute: '2-digit' });
+const EXACT = new Intl.DateTimeFormat(locale, { dateStyle: 'medium', timeStyle: 'medium' });
+const DAY = new Intl.DateTimeFormat(locale, { day: 'numeric', month: 'short', year: 'numeric' });
+const NEAR = new Intl.RelativeTimeFormat(locale, { numeric: 'auto' }); // "today" and "yesterday"
 const A_DAY = 86400000; // milliseconds
 
 export function dayOf(seconds) {
   const date = new Date(1000 * seconds);
   const midnight = new Date().setHours(0, 0, 0, 0);
   const isOn = (days) => date >= midnight - days * A_DAY && date < midnight - (days - 1) * A_DAY;
-  return (isOn(0) && 'Today') || (isOn(1) && 'Yesterday') || DAY.format(date);
+  const days = [0, 1].find(isOn);
+  return days === undefined ? DAY.format(date) : NEAR.format(-days, 'day').replace(/^./, (letter) => letter.toUpperCase());
 }
 
 export const clock = (seconds) => TIME.format(new Date(1000 * seconds));

@@ -14,8 +14,11 @@ _WIDTHS = (390, 1440, 2560)
 NAMES = {
     "AITER", "EasyCache", "FirstBlockCache", "LoRA", "MagCache", "SageAttention", "TaylorSeer", "TeaCache",
 }  # fmt: skip
-# Paths and files, and what a script translates with the value that it is given in its language
-_AS_IT_IS = re.compile(r"UniPC|\S+/\S+|\S+--\S+|(.*[^.\w])?\w+\.(png|mp4|safetensors)\b.*|\d+ s of about .*")
+# Paths and files, what a script translates with the value that it is given in its language, and days, which
+# the browser writes
+_AS_IT_IS = re.compile(
+    r"UniPC|Today|Yesterday|\S+/\S+|\S+--\S+|(.*[^.\w])?\w+\.(png|mp4|safetensors)\b.*|\d+ s of about .*"
+)
 # Remembers each text that a page shows, but for those that users, other programs or the demo model wrote.
 # `textsNow` finds those that it shows now.
 WATCH = """(() => {

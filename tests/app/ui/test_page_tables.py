@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.support.page_scripts import document, page
 from tests.support.pages import needs_chromium
 
@@ -42,8 +44,18 @@ def test_texts_of_scripts_are_translated_by_the_template_that_they_fit(page: Any
     ]  # fmt: skip
 
 
-def test_a_time_has_its_day_and_an_address_its_tab(page: Any) -> None:
-    results = page.evaluate("""async () => {
+@pytest.mark.parametrize(
+    ("language", "days"),
+    [
+        ("en", ["Today", "Yesterday", "26 Nov 2026", "29 Nov 2026"]),
+        ("de", ["Heute", "Gestern", "26. Nov. 2026", "29. Nov. 2026"]),
+        ("zh", ["今天", "昨天", "2026年11月26日", "2026年11月29日"]),
+    ],
+)
+def test_a_time_has_its_day_and_an_address_its_tab(page: Any, language: str, days: list[str]) -> None:
+    results = page.evaluate(
+        """async (language) => {
+        document.documentElement.lang = language;
         const { dayOf, clock } = await load('text.js');
         const { place } = await load('tabs.js');
         const { keep, recallTexts, recallValue } = await load('storage.js');
@@ -63,10 +75,12 @@ def test_a_time_has_its_day_and_an_address_its_tab(page: Any) -> None:
         const texts = ['x', 'y', 'z', 'none'].map((name) => recallTexts(name).join());
         keep('x', null);
         return [days, clock(midnight / 1000 + 60 * 61), places, texts, recallValue('x')];
-    }""")
-    day = "28 Nov 2026"
+    }""",
+        language,
+    )
+    today, yesterday, earlier, later = days
     assert results == [
-        ["Today", "Yesterday", "Yesterday", "26 Nov 2026", "Today", day.replace("28", "29")], "01:01",
+        [today, yesterday, yesterday, earlier, today, later], "01:01",
         ["create|", "queue|", "history|1", "create|", "models|a"], ["a,b", "", "c", ""], None,
     ]  # fmt: skip
 
