@@ -239,6 +239,7 @@ def _before(job: Job) -> SceneData | None:
 
 def _cell_data(live: LiveJob, cell: Cell) -> SceneData:
     percent = round(live.section_percent, 1)
+    may_branch = allows(live.job, "branch") and 0 < cell.number - 1 <= max_kept_sections(live.job.request)
     spoken_state, mark = {
         "waiting": ("waiting", ""),
         "running": (words.section_activity(live), f"{int(percent)} %"),
@@ -250,7 +251,7 @@ def _cell_data(live: LiveJob, cell: Cell) -> SceneData:
         "mark": mark,
         "percent": percent if cell.state == "running" else 0,
         "isDone": cell.state == "done",
-        "mayBranch": cell.state == "done" and 0 < cell.number - 1 <= max_kept_sections(live.job.request),
+        "mayBranch": cell.state == "done" and may_branch,
         "number": cell.number,
         "begin": round(cell.start, 3),
         "label": _span(cell),
