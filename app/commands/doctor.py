@@ -333,8 +333,8 @@ def _disk(outputs: Path) -> Finding:
 
 def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Finding]:
     for name, setting in environment_report(profile.environment, environ).items():
-        owner = "yours" if setting.source == YOU else "Longtake's"
-        yield Finding("environment", f"{name}={setting.value} ({owner}; {setting.reason})")
+        owner = f"yours; {setting.reason}" if setting.source == YOU else f"Longtake's; {setting.reason}"
+        yield Finding("environment", f"{name}={setting.value} ({owner})")
     if profile.machine.kind == "rocm":
         of_engine = {**environ, **engine_environment(profile.environment, environ)}
         for text, remedy in find_mode_findings(of_engine):

@@ -49,10 +49,11 @@ def forecast(store: JobStore, request: GenerationRequest) -> dict[str, Any]:
     pace = finishing_pace(store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT 60"))
     fps, seconds = float(shape.rate), request.finishing.nominal_seconds * (pace or 1.0)
     size = f"{shape.width}x{shape.height}, {shape.frames} frames, {shape.seconds:.2f} s at {fps:.5g} fps"
+    facts = f"{size}, about {size_text(num_bytes)}, in {about(seconds)}"
     return {
         "width": shape.width, "height": shape.height, "frames": shape.frames, "fps": fps,
         "seconds": shape.seconds, "bytes": num_bytes, "work_seconds": seconds, "is_measured": bool(pace),
-        "words": f"{size}, about {size_text(num_bytes)}, in {about(seconds)}{'' if pace else ', roughly'}.",
+        "words": f"{facts}." if pace else f"{facts}, roughly.",
     }  # fmt: skip
 
 

@@ -38,9 +38,9 @@ function show() {
   for (const listener of listeners) listener();
 }
 
-function showCount(name, title, count, more) {
+function showCount(name, title, count, label) {
   setText(tabOf(name).querySelector('.lt-tab-count'), String(count || ''));
-  tabOf(name).setAttribute('aria-label', count ? `${title}, ${count}${more}` : title);
+  tabOf(name).setAttribute('aria-label', count ? label : title);
 }
 
 export default function startTabs(element) {
@@ -52,8 +52,9 @@ export default function startTabs(element) {
   });
   window.addEventListener('hashchange', show);
   onJobsReported(() => {
-    showCount('queue', 'Queue', queueNow().waiting, ' waiting');
-    showCount('models', 'Models', queueNow().download, ' downloaded');
+    const { waiting, download } = queueNow();
+    showCount('queue', 'Queue', waiting, `Queue, ${waiting} waiting`);
+    showCount('models', 'Models', download, `Models, ${download} downloaded`);
   });
   show();
 }

@@ -150,12 +150,12 @@ def _list(arguments: argparse.Namespace) -> int:
         components = installed_components(info)
         here_bytes = sum(component.here_bytes for component in components)
         missing_bytes = sum(component.missing_bytes for component in components)
-        state = "incomplete" if here_bytes else "not on this machine"
+        label = state = "incomplete" if here_bytes else "not on this machine"
         size = f"{gb_text(here_bytes)} GB here, about {gb_text(missing_bytes)} GB missing"
         if all(component.is_complete for component in components):
-            state = "complete"
+            state, label = "complete", "on this machine"
             size = f"{gb_text(here_bytes)} GB here"
-        lines = [f"{name}: {info.title}, {state}, {size}", *([f"  {info.licence}"] if info.licence else [])]
+        lines = [f"{name}: {info.title}, {label}, {size}", *([f"  {info.licence}"] if info.licence else [])]
         lines += (f"  {_component_line(component)}" for component in components)
         _report(
             arguments, *lines, model=name, title=info.title, licence=info.licence, state=state,

@@ -92,8 +92,10 @@ class Describer:
         is_picture = usable_value(settings, "one_frame") > 0
         subject = "One frame" if is_picture else "What comes before a video" if carried.is_before else ""
         weights = {choice.file: f"{choice.weight:.15g}" for choice in parsed_choices(lora)}
-        count, kind = usable_value(settings, VARIANTS), "picture" if is_picture else "video"
-        made = f"{count} {kind}s with different seeds" if count > 1 else f"a {kind}"
+        count, made = usable_value(settings, VARIANTS), "a picture" if is_picture else "a video"
+        if count > 1:
+            kinds = count_text(count, "picture" if is_picture else "video")
+            made = f"{kinds} with different seeds"
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),

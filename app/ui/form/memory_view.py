@@ -125,7 +125,7 @@ def _bar(budget: Budget, stage: StagePlan) -> str:
         f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in entries
     )
     name = STAGES[stage.stage].network
-    label = ", ".join(f"{name} {size} GB" for _, name, size in entries)
+    label = ", ".join(f"{name}: {size} GB" for _, name, size in entries)
     label = f"{name}, the heaviest stage: {label}; cap {gb_text(cap)} GB"
     side = "lt-left" if cap > span_bytes / 2 else "lt-right"
     return (

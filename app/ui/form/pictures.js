@@ -86,7 +86,7 @@ class Field {
     this.#name = name;
     this.#block = document.querySelector(`#set-${name}`);
     this.#label = this.#find('.lt-label').textContent;
-    this.#hole = make('i', { role: 'slider', ariaLabel: `Part of the ${this.#label.toLowerCase()} that the video shows`, ariaValueMin: 0, ariaValueMax: 100 });
+    this.#hole = make('i', { role: 'slider', ariaLabel: `${this.#label}: the part that the video shows`, ariaValueMin: 0, ariaValueMax: 100 });
     this.#frame = make('div', { className: 'lt-crop' }, this.#hole);
     makeMovable(this.#hole, {
       at: () => this.#position,

@@ -241,7 +241,7 @@ def _cell_data(live: LiveJob, cell: Cell) -> SceneData:
     percent = round(live.section_percent, 1)
     may_branch = allows(live.job, "branch") and 0 < cell.number - 1 <= max_kept_sections(live.job.request)
     spoken_state, mark = {
-        "waiting": ("waiting", ""),
+        "waiting": ("not made yet", ""),
         "running": (words.section_activity(live), f"{int(percent)} %"),
         "done": ("finished, jump there" if live.video else "finished", "✓"),
     }[cell.state]

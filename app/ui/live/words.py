@@ -130,12 +130,13 @@ def section_activity(live: LiveJob) -> str:
         return "being written"
     if live.in_tail:
         return f"decoding, part {live.piece} of {live.pieces}" if live.pieces else "decoding"
-    return f"step {live.step} of {live.steps}" if live.step else "running"
+    return f"step {live.step} of {live.steps}" if live.step else "being made"
 
 
 def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
-    direction = "before" if mode == "inverted" else "after"
-    scope = f" and for all {direction} that" if cell.number < sections else ""
+    scope = ""
+    if cell.number < sections:
+        scope = " and for all before that" if mode == "inverted" else " and for all after that"
     return (
         f"New words are used from {cell.start:.1f} to {cell.end:.1f} s{scope}. What is made keeps its words."
     )

@@ -142,7 +142,7 @@ def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
     assert convert("demo", "int8") == reported | {"state": "already converted"}
     assert (folder / WEIGHTS).stat() == before
     assert model_names()[-1] == "demo-int8"
-    assert "demo-int8: Longtake demo model, int8, complete" in longtake("models", "list", "demo-int8")
+    assert "demo-int8: Longtake demo model, int8, on this machine" in longtake("models", "list", "demo-int8")
     longtake("plan", "--model", "demo-int8")
     longtake("models", "verify", "demo-int8")
 
