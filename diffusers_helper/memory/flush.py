@@ -26,8 +26,8 @@ FlushStage = Literal[
     "post-unload/transformer", "post-transformer-unload", "post-vae-decode", "exception-cleanup",
 ]  # fmt: skip
 
-# hipErrorNoDevice and cudaErrorNoDevice, which a library returns if there is no card.
-_NO_DEVICE = 100
+# The errors of HIP and CUDA for a driver and for a card that are not there.
+_NO_DEVICE = 35, 100
 # hipMemPoolAttrReservedMemCurrent and its counterpart in CUDA.
 _RESERVED_BYTES = 5
 # Each runtime's library, the prefix of its functions for memory pools, and its name
@@ -72,7 +72,7 @@ def _trim_pool(library: Any, prefix: str, title: str, stage: str, index: int, ke
     pool = ctypes.c_void_p()
     function = f"{prefix}DeviceGetDefaultMemPool"
     if status := getattr(library, function)(ctypes.byref(pool), ctypes.c_int(index)):
-        if status != _NO_DEVICE:
+        if status not in _NO_DEVICE:
             _log.warning("[%s] %s failed with status %d", stage, function, status)
         return 0
 

@@ -29,7 +29,7 @@ def test_a_landscape_photo_becomes_an_upright_video_of_the_part_that_is_dragged_
     page: Any, stand: Stand, photo: Path
 ) -> None:
     page.set_input_files("#file-image", str(photo))
-    hole = page.get_by_role("slider", name="Part of the picture that the video shows")
+    hole = page.get_by_role("slider", name="Picture: the part that the video shows")
     hole.wait_for()
     page.get_by_label("Video Shape").select_option("9:16")
     page.locator('#set-image label[data-hint="Video: 96 × 176"]').wait_for()
@@ -87,7 +87,7 @@ def test_an_end_picture_is_added_moved_kept_and_given_to_the_job(
     end = page.locator("#set-end_image")
     page.set_input_files("#file-image", str(photo))
     end.locator("input[type=file]").set_input_files(str(tall))
-    hole = page.get_by_role("slider", name="Part of the end picture that the video shows")
+    hole = page.get_by_role("slider", name="End Picture: the part that the video shows")
     hole.wait_for()
     # The video has the shape of the start picture.
     end.locator('.lt-crop[data-moves="down"][data-crop="0 35.417 100 29.167"]').wait_for()

@@ -150,6 +150,7 @@ def test_the_default_pool_is_trimmed_to_what_it_may_keep(hip: Hip, log: pytest.L
         ("-DWITH_ATTRIBUTES", {"get": 1}, ["hipDeviceGetDefaultMemPool failed with status 1"], 64 * MIB),
         ("-DWITH_ATTRIBUTES", {"trim": 801}, ["ROCm mempool trim failed (801)"], 64 * MIB),
         ("-DWITH_ATTRIBUTES", {"get": 100}, [], 64 * MIB),  # a ROCm build without a card
+        ("-DWITH_ATTRIBUTES", {"get": 35}, [], 64 * MIB),  # without a driver
         ("-DhipMemPoolTrimTo=other", {}, [], 64 * MIB),  # a library too old for pools
         ("-DOLD", {}, ["ROCm mempool trimmed"], 0),  # a pool that cannot be asked for its size
     ],
