@@ -50,16 +50,16 @@ class Records:
         tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
         small = thumb_url(job, 1) or "" if request.is_from_words else address(job.folder / SMALL_PICTURE)
         order, length = SETTINGS["mode"].choices[request.mode], _length(request)
-        about = f"{order} · {length:.1f} s · seed {request.seed}"
-        made_by = self._title(request.model, ADDED_MODELS.revision)
+        facts = f"{order} · {length:.1f} s · seed {request.seed}"
+        maker = self._title(request.model, ADDED_MODELS.revision)
         if request.finishing:
-            about, made_by = f"{length:.1f} s", request.finishing.summary
+            facts, maker = f"{length:.1f} s", request.finishing.summary
         return self._outward(record(job, address) | job_view, job.folder.parent) | {
             "wishes": sorted(commands),
             "picture": small,
             "title": title_of(job),
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
-            "about": f"{about} · {made_by}" + (f" · {job.card}" if job.card and tells_card else ""),
+            "about": f"{facts} · {maker}" + (f" · {job.card}" if job.card and tells_card else ""),
         }
 
     def _find_title(self, key: str, _revision: str) -> str:

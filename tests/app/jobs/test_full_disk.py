@@ -25,6 +25,7 @@ from tests.support.shared import Sharing, events
 # `LONGTAKE_TEST_CALLS=1000` has every call that writes fail with every error.
 CALLS = int(os.environ.get("LONGTAKE_TEST_CALLS", "4"))
 ERRORS = (errno.ENOSPC, errno.EIO)
+LAST_CALLS = 30  # of a job, of which some may be missing in another one
 MEGABYTE = 2**20
 
 
@@ -195,10 +196,14 @@ def test_a_job_that_cannot_write_once_or_for_a_while_gives_the_same_bytes_and_no
 ) -> None:
     calls = range(1, bad_disk.num_calls)
     sample = random.Random(number).sample(calls, min(CALLS, len(calls)))
-    for index, first in enumerate(sample):
-        video, job = bad_disk.make(first, number, lasts=index % 4 == 3)
+    for index, call in enumerate(sample):
+        lasts = index % 4 == 3
+        # Some of the last calls come when the job is over, and may be fewer than they were.
+        first = min(call, bad_disk.num_calls - LAST_CALLS) if lasts else call
+        video, job = bad_disk.make(first, number, lasts=lasts)
+        num_calls = bad_disk.calls.count
         case = f"call {first}, {bad_disk.calls.last}"
-        assert bad_disk.calls.failed == (0 if index % 4 == 3 else 1), case
+        assert bad_disk.calls.failed == (0 if lasts else 1) or num_calls < first, case
         assert (job.state, job.message) == ("finished", ""), case
         assert video == bad_disk.whole, case
         assert b"damaged" not in (job.folder / "events.jsonl").read_bytes(), case
