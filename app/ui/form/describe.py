@@ -92,10 +92,10 @@ class Describer:
         is_picture = usable_value(settings, "one_frame") > 0
         subject = "One frame" if is_picture else "What comes before a video" if carried.is_before else ""
         weights = {choice.file: f"{choice.weight:.15g}" for choice in parsed_choices(lora)}
-        count, made = usable_value(settings, VARIANTS), "a picture" if is_picture else "a video"
+        count, results = usable_value(settings, VARIANTS), "a picture" if is_picture else "a video"
         if count > 1:
             kinds = count_text(count, "picture" if is_picture else "video")
-            made = f"{kinds} with different seeds"
+            results = f"{kinds} with different seeds"
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
@@ -106,7 +106,7 @@ class Describer:
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
-            "many": f"makes {made}" if is_picture or count > 1 else "",
+            "many": f"makes {results}" if is_picture or count > 1 else "",
             "output": f"{size['resolution'] or info.side} px · compression {usable_value(settings, 'crf')}",
             "memory": memory_state,
             "model": info.title,
